@@ -1,0 +1,36 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo test check bench docs clean
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
+
+$(READY): pyproject.toml constraints.txt
+	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) (about a minute) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,flower]'
+	@touch $@
+
+demo: $(READY)  ## the paper's first experiment, from the bundled data
+	@$(BIN)/fedpaq run mnist-logistic
+
+test: $(READY)  ## every test
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -q
+
+check: $(READY)  ## format, lint, types, tests
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(MAKE) --no-print-directory test
+
+bench: $(READY)  ## the benchmarks, one after another
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+docs: $(READY)  ## build the documentation site
+	@$(BIN)/mkdocs build --strict --quiet
+
+clean:  ## remove the environment and build products
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,98 @@
+"""FedPAQConfig: the parameters of Algorithm 1, validated once.
+
+T = ``total_steps`` local steps are split into K = T / tau rounds of tau = ``local_steps``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fedpaq.errors import ConfigError
+
+StepSize = float | Callable[[int], float]
+
+
+def require_int(name: str, value: object, low: int, high: int | None = None) -> None:
+    """Raise ConfigError unless ``value`` is an integer in [low, high]."""
+    allowed = f"{low}..{high}" if high is not None else f"an integer >= {low}"
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{name}={value!r} is not an integer; choose {allowed}")
+    if value < low or (high is not None and value > high):
+        raise ConfigError(f"{name}={value} is out of range; choose {allowed}")
+
+
+def require_positive(name: str, value: object, *, zero_allowed: bool = False) -> None:
+    """Raise ConfigError unless ``value`` is a finite positive number."""
+    floor = ">= 0" if zero_allowed else "> 0"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(f"{name}={value!r} is not a number; choose a finite number {floor}")
+    if not math.isfinite(value) or value < 0 or (value == 0 and not zero_allowed):
+        raise ConfigError(f"{name}={value} is not allowed; choose a finite number {floor}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedPAQConfig:
+    """Parameters of one FedPAQ run (the paper's symbol in brackets).
+
+    ``clients_per_round`` [r], ``local_steps`` [tau], ``total_steps`` [T], ``batch_size`` [B]
+    (None: each step uses all of the client's samples), ``step_size`` [eta]: a number, or a
+    function of the round k = 0, 1, ...; ``seed`` fixes every draw of the run.
+
+    >>> config = FedPAQConfig(clients_per_round=25, local_steps=5, total_steps=100, step_size=0.5)
+    >>> config.num_rounds
+    20
+    """
+
+    clients_per_round: int
+    local_steps: int
+    total_steps: int
+    batch_size: int | None = 10
+    step_size: StepSize
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_int("clients_per_round", self.clients_per_round, 1)
+        require_int("local_steps", self.local_steps, 1)
+        require_int("total_steps", self.total_steps, 1)
+        if self.batch_size is not None:
+            require_int("batch_size", self.batch_size, 1)
+        require_int("seed", self.seed, 0, 2**64 - 1)
+        if self.total_steps % self.local_steps:
+            raise ConfigError(
+                f"total_steps={self.total_steps} is not a multiple of local_steps={self.local_steps}; "
+                f"a round is local_steps steps, so choose a multiple, e.g. "
+                f"{math.ceil(self.total_steps / self.local_steps) * self.local_steps}"
+            )
+        if not callable(self.step_size):
+            require_positive("step_size", self.step_size)
+
+    @property
+    def num_rounds(self) -> int:
+        """K = T / tau."""
+        return self.total_steps // self.local_steps
+
+    def step_size_at(self, round: int) -> float:
+        """Return eta of the given round, checked when it comes from a schedule."""
+        if not callable(self.step_size):
+            return float(self.step_size)
+        value = self.step_size(round)
+        require_positive(f"step_size(round={round})", value)
+        return float(value)
+
+    def check_against(self, num_clients: int) -> None:
+        """Raise ConfigError if ``num_clients`` clients cannot supply a round's participants."""
+        if self.clients_per_round > num_clients:
+            raise ConfigError(
+                f"clients_per_round={self.clients_per_round} exceeds num_clients={num_clients}; "
+                f"participants are drawn without replacement, so choose 1..{num_clients}"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values; a schedule is named by its repr."""
+        values = asdict(self)
+        if callable(self.step_size):
+            values["step_size"] = repr(self.step_size)
+        return values

@@ -1,0 +1,32 @@
+"""LOSSY: update -> message. A quantizer is any object with the four members of ``Quantizer``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from fedpaq.quantizers.identity import Identity
+from fedpaq.quantizers.low_precision import LowPrecision
+from fedpaq.quantizers.message import Message, QuantizedMessage, RawMessage
+from fedpaq.randomness import Key
+
+
+@runtime_checkable
+class Quantizer(Protocol):
+    """An unbiased random map Q with E||Q(x) - x||^2 <= variance_bound(p) * ||x||^2."""
+
+    @property
+    def name(self) -> str:
+        """Short label for tables and reports."""
+
+    def variance_bound(self, dimension: int) -> float:
+        """Return q of Assumption 1."""
+
+    def quantize(self, update: Any, *, key: Key) -> Message:
+        """Quantize one update (p,)."""
+
+    def quantize_batch(self, updates: Any, keys: Sequence[Key]) -> Sequence[Message]:
+        """Quantize r updates (r, p), equal to one by one."""
+
+
+__all__ = ["Identity", "Key", "LowPrecision", "Message", "QuantizedMessage", "Quantizer", "RawMessage"]

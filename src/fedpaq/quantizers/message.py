@@ -1,0 +1,99 @@
+"""Messages: what a quantizer makes of an update, and what the codec carries.
+
+A ``QuantizedMessage`` stands for  norm[bucket(i)] / levels * signed_levels[i];
+a ``RawMessage`` stands for its float32 values. Both are plain data: no key, no client.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+
+MAX_LEVELS = 32767  # a signed level fits 16 bits
+
+
+def level_dtype(levels: int) -> type[np.signedinteger[Any]]:
+    """Return the narrowest type for signed levels -levels..levels."""
+    return np.int8 if levels <= 127 else np.int16
+
+
+def num_buckets(dimension: int, bucket_size: int | None) -> int:
+    """Return how many norms a message of this dimension carries (the last bucket may be short)."""
+    return 1 if bucket_size is None else -(-dimension // bucket_size)
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedMessage:
+    """Signed levels and the norms that scale them (one, or one per bucket)."""
+
+    signed_levels: npt.NDArray[Any]  # (p,) int8 or int16, see level_dtype
+    norms: Float32  # (1,) or (ceil(p / bucket_size),)
+    levels: int  # s
+    bucket_size: int | None = None
+
+    @property
+    def dimension(self) -> int:
+        """p."""
+        return int(self.signed_levels.size)
+
+    def units(self) -> Float64:
+        """Return the value of one level in each bucket: norm / s, in double precision."""
+        return self.norms.astype(np.float64) / self.levels
+
+    def dequantize(self) -> Float32:
+        """Return the estimate of the update, (p,) float32."""
+        units = self.units()
+        if self.bucket_size is None:
+            return (self.signed_levels * units[0]).astype(np.float32)
+        per_coordinate = np.repeat(units, self.bucket_size)[: self.dimension]
+        return (self.signed_levels * per_coordinate).astype(np.float32)
+
+    def add_to(self, total: Float64, weight: float = 1.0) -> None:
+        """Add weight * (this message) to ``total``, touching only non-zeros."""
+        at = np.flatnonzero(self.signed_levels)
+        units = self.units() * weight
+        unit = units[0] if self.bucket_size is None else units[at // self.bucket_size]
+        total[at] += self.signed_levels[at] * unit
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, QuantizedMessage)
+            and self.levels == other.levels
+            and self.bucket_size == other.bucket_size
+            and np.array_equal(self.norms.view(np.uint32), other.norms.view(np.uint32))
+            and np.array_equal(self.signed_levels, other.signed_levels)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class RawMessage:
+    """An update sent as it is."""
+
+    values: Float32  # (p,)
+
+    @property
+    def dimension(self) -> int:
+        """p."""
+        return int(self.values.size)
+
+    def dequantize(self) -> Float32:
+        """Return the update itself."""
+        return self.values
+
+    def add_to(self, total: Float64, weight: float = 1.0) -> None:
+        """Add weight * (this message) to ``total``."""
+        total += weight * self.values.astype(np.float64)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RawMessage) and np.array_equal(
+            self.values.view(np.uint32), other.values.view(np.uint32)
+        )
+
+
+Message = QuantizedMessage | RawMessage
