@@ -172,8 +172,8 @@ def refuse_non_finite(norms: Float32 | Float64, rows: Float32, keys: Sequence[Ke
     client, round = keys[job].client, keys[job].round
     if where.size:
         raise NonFiniteUpdateError(
-            f"update[{int(where[0])}]={rows[job, where[0]]} of client={client} in round={round} is not finite; "
-            "lower step_size or clip the update"
+            f"update[{int(where[0])}]={rows[job, where[0]]} of client={client} in round={round} "
+            "is not finite; lower step_size or clip the update"
         )
     raise NonFiniteUpdateError(
         f"the norm of the update of client={client} in round={round} exceeds float32; lower step_size"

@@ -44,7 +44,7 @@ class QuantizedMessage:
 
     def units(self) -> Float64:
         """Return the value of one level in each bucket: norm / s, in double precision."""
-        return self.norms.astype(np.float64) / self.levels
+        return np.asarray(self.norms, np.float64) / self.levels
 
     def dequantize(self) -> Float32:
         """Return the estimate of the update, (p,) float32."""
