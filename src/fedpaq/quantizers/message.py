@@ -50,9 +50,9 @@ class QuantizedMessage:
         """Return the estimate of the update, (p,) float32."""
         units = self.units()
         if self.bucket_size is None:
-            return (self.signed_levels * units[0]).astype(np.float32)
+            return np.asarray(self.signed_levels * units[0], np.float32)
         per_coordinate = np.repeat(units, self.bucket_size)[: self.dimension]
-        return (self.signed_levels * per_coordinate).astype(np.float32)
+        return np.asarray(self.signed_levels * per_coordinate, np.float32)
 
     def add_to(self, total: Float64, weight: float = 1.0) -> None:
         """Add weight * (this message) to ``total``, touching only non-zeros."""
