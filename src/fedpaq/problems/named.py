@@ -20,7 +20,7 @@ from torch import nn
 from fedpaq.config import require_int
 from fedpaq.errors import ConfigError, DatasetError, unknown_name
 from fedpaq.problems import npz
-from fedpaq.problems.catalogue import DatasetSpec
+from fedpaq.problems.catalogue import Arrays, DatasetSpec, UInt8
 from fedpaq.problems.datasets import load_dataset
 from fedpaq.problems.dense import dense_network, linear
 from fedpaq.problems.partitions import Partition, by_label, dirichlet, iid
@@ -232,7 +232,7 @@ def _named(name: str) -> Named:
     return PROBLEMS[name]
 
 
-def _first(request: Request, arrays: npz.Arrays, source: str) -> tuple[npz.UInt8, npz.UInt8]:
+def _first(request: Request, arrays: Arrays, source: str) -> tuple[UInt8, UInt8]:
     wanted, there = request.num_samples, len(arrays.x_train)
     if wanted > there and request.samples_per_client is not None:
         raise ConfigError(
@@ -244,7 +244,7 @@ def _first(request: Request, arrays: npz.Arrays, source: str) -> tuple[npz.UInt8
     return arrays.x_train[:wanted], arrays.y_train[:wanted]
 
 
-def _standardised(images: npz.UInt8, spec: DatasetSpec) -> npt.NDArray[np.float32]:
+def _standardised(images: UInt8, spec: DatasetSpec) -> npt.NDArray[np.float32]:
     """Return (pixel / 255 - mean) / deviation per channel, flat: (N, pixels) float32."""
     channels = images.reshape(len(images), -1, len(spec.mean)).astype(np.float32)
     mean = np.array(spec.mean, np.float32) * np.float32(255)

@@ -6,8 +6,7 @@ where x = ``params`` is the flat float32 concatenation of the module's trainable
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,6 +19,8 @@ from torch import Tensor, nn
 from fedpaq.config import require_positive
 from fedpaq.errors import ConfigError, DatasetError
 from fedpaq.problems.partitions import Partition
+from fedpaq.problems.samples import as_tensor, count_correct, label_kind, require_labels
+from fedpaq.problems.trial import try_loss, try_model
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 EVALUATION_ROWS = 8192  # samples per forward pass: large products, bounded memory
@@ -64,15 +65,16 @@ class Problem:
         known: Known | None = None,
     ) -> None:
         require_positive("regularization", regularization, zero_allowed=True)
+        _require_types(model, partition)
         self.model, self.loss, self.partition = model, loss, partition
         self.regularization, self.name, self.known = float(regularization), name, known
-        self.inputs = _as_tensor("inputs", inputs)  # (N, ...)
-        self.targets = _as_tensor("targets", targets)  # (N, ...)
+        self.inputs = as_tensor("inputs", inputs)  # (N, ...)
+        self.targets = as_tensor("targets", targets).to(self.inputs.device)  # (N, ...)
         self._parameters = {
             key: value.detach() for key, value in model.named_parameters() if value.requires_grad
         }
         self._frozen = {
-            key: value.detach() for key, value in model.named_parameters() if not value.requires_grad
+            key: value.detach().clone() for key, value in model.named_parameters() if not value.requires_grad
         }
         self._buffers = {key: value.detach().clone() for key, value in model.named_buffers()}
         self._check()
@@ -127,18 +129,22 @@ class Problem:
     def evaluate(self, params: Any) -> Evaluation:
         """Return training loss over every sample a client holds, and accuracy for label targets."""
         flat = torch.as_tensor(params, dtype=torch.float32)
-        inputs, targets = self._held(flat.device)
+        if flat.shape != (self.dimension,):
+            raise ConfigError(
+                f"params.shape={tuple(flat.shape)} does not fit the model; it has dimension={self.dimension}"
+            )
+        home = self.to(flat.device)
         total, correct, counted = 0.0, 0, 0
         with torch.no_grad():
-            for start in range(0, len(inputs), EVALUATION_ROWS):
-                x, y = inputs[start : start + EVALUATION_ROWS], targets[start : start + EVALUATION_ROWS]
+            for x, y in home._held():
                 outputs = self.outputs(flat, x)
                 total += float(self.loss(outputs, y)) * len(x)
-                hits = _correct(outputs, y)
-                if hits is not None:
-                    correct, counted = correct + hits, counted + len(x)
+                counted += len(x)
+                if home._label_kind is not None:
+                    correct += count_correct(outputs, y, home._label_kind)
         regular = 0.5 * self.regularization * float(flat.double().square().sum())
-        return Evaluation(total / len(inputs) + regular, correct / counted if counted else None)
+        accuracy = None if home._label_kind is None else correct / counted
+        return Evaluation(total / counted + regular, accuracy)
 
     def batch(self, samples: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Return the inputs and targets of the given sample numbers."""
@@ -147,12 +153,13 @@ class Problem:
 
     def to(self, device: str | torch.device) -> Problem:
         """Return this problem with data and model constants on ``device`` (itself if already there)."""
-        if torch.device(device) == self.inputs.device:
+        inputs = self.inputs.to(device)
+        if inputs.device == self.inputs.device:  # "cuda" and "cuda:0" may be the same
             return self
         moved = object.__new__(Problem)
         moved.__dict__.update(self.__dict__)
         moved.__dict__.pop("_held_samples", None)
-        moved.inputs, moved.targets = self.inputs.to(device), self.targets.to(device)
+        moved.inputs, moved.targets = inputs, self.targets.to(device)
         moved._frozen = self._on(torch.device(device), self._frozen)
         moved._buffers = self._on(torch.device(device), self._buffers)
         return moved
@@ -160,16 +167,19 @@ class Problem:
     @cached_property
     def _held_samples(self) -> Tensor | None:
         """Sorted numbers of the samples some client holds; None when that is all of them."""
-        used = np.unique(self.partition.indices)
-        if used.size == len(self.inputs):
+        used = np.zeros(len(self.inputs), bool)
+        used[self.partition.indices] = True
+        if used.all():
             return None
-        return torch.from_numpy(used).to(self.inputs.device)
+        return torch.from_numpy(np.flatnonzero(used)).to(self.inputs.device)
 
-    def _held(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        home = self.to(device)
-        if home._held_samples is None:
-            return home.inputs, home.targets
-        return home.inputs[home._held_samples], home.targets[home._held_samples]
+    def _held(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the samples some client holds, a bounded number at a time."""
+        held = self._held_samples
+        for start in range(0, len(self.inputs) if held is None else len(held), EVALUATION_ROWS):
+            stop = start + EVALUATION_ROWS
+            rows = slice(start, stop) if held is None else held[start:stop]
+            yield self.inputs[rows], self.targets[rows]
 
     @staticmethod
     def _on(device: torch.device, values: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -187,61 +197,21 @@ class Problem:
             raise ConfigError(
                 f"partition names sample {low if low < 0 else high}; choose 0..{len(self.inputs) - 1}"
             )
-        if not bool(torch.isfinite(self.inputs).all()):
-            raise DatasetError("inputs hold NaN or infinity; clean the data first")
-        outputs = self._try_out()
-        if outputs.ndim == 2 and self.targets.ndim == 1 and not self.targets.is_floating_point():
-            worst = [int(self.targets.min()), int(self.targets.max())]
-            if worst[0] < 0 or worst[1] >= outputs.shape[1]:
-                bad = worst[0] if worst[0] < 0 else worst[1]
-                raise ConfigError(
-                    f"target={bad} is outside the label range; the model has {outputs.shape[1]} outputs, "
-                    f"so labels are 0..{outputs.shape[1] - 1}"
-                )
-
-    def _try_out(self) -> Tensor:
-        """Run model and loss once on two samples, to fail here with a clear message."""
-        flat = torch.from_numpy(self.initial_params)
-        x, y = self.inputs[:2], self.targets[:2]
-        try:
-            with torch.no_grad():
-                outputs = self.outputs(flat, x)
-        except Exception as error:
-            raise ConfigError(
-                f"model failed on inputs of shape {tuple(x.shape)}: {type(error).__name__}: {error}"
-            ) from error
-        if self.targets.is_floating_point() or outputs.ndim != 2 or int(y.max()) < outputs.shape[1]:
-            try:
-                value = self.loss(outputs, y)
-            except Exception as error:
-                raise ConfigError(
-                    f"loss failed on outputs of shape {tuple(outputs.shape)} and targets of shape "
-                    f"{tuple(y.shape)}: {type(error).__name__}: {error}"
-                ) from error
-            if value.numel() != 1 or not math.isfinite(float(value)):
-                raise ConfigError(f"loss={value} is not one finite number; return the mean over the batch")
-        return outputs
+        for name, values in (("inputs", self.inputs), ("targets", self.targets)):
+            if not bool(torch.isfinite(values).all()):
+                raise DatasetError(f"{name} hold NaN or infinity; clean the data first")
+        outputs = try_model(self)
+        self._label_kind = label_kind(outputs, self.targets)
+        if self._label_kind == "classes":
+            require_labels(self.targets, outputs.shape[1])
+        try_loss(self, outputs)
 
 
-def _as_tensor(name: str, values: Any) -> Tensor:
-    tensor = values.detach() if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
-    if tensor.ndim == 0 or len(tensor) == 0:
-        raise ConfigError(f"{name}.shape={tuple(tensor.shape)} holds no samples")
-    if name == "inputs" and not tensor.is_floating_point() and tensor.dtype != torch.int64:
-        tensor = tensor.float()
-    if tensor.dtype in (torch.float64, torch.float16, torch.bfloat16):
-        tensor = tensor.float()
-    if name == "targets" and not tensor.is_floating_point():
-        tensor = tensor.long()
-    return tensor.contiguous()
-
-
-def _correct(outputs: Tensor, targets: Tensor) -> int | None:
-    """Count right predictions: the largest of several outputs, or the sign of a single logit."""
-    if outputs.ndim == 2 and targets.ndim == 1 and not targets.is_floating_point():
-        return int((outputs.argmax(1) == targets).sum())
-    single = outputs.reshape(len(outputs), -1)
-    labels = targets.reshape(len(targets), -1)
-    if single.shape == labels.shape == (len(outputs), 1) and bool(((labels == 0) | (labels == 1)).all()):
-        return int(((single > 0) == (labels > 0.5)).sum())
-    return None
+def _require_types(model: Any, partition: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model={model!r} is not a torch.nn.Module; pass an instance of one")
+    if not isinstance(partition, Partition):
+        raise ConfigError(
+            f"partition={partition!r} is not a Partition; make one with iid, dirichlet, by_label "
+            "or Partition.from_lists"
+        )
