@@ -22,7 +22,7 @@ from fedpaq.errors import ConfigError, DatasetError, unknown_name
 from fedpaq.problems import npz
 from fedpaq.problems.catalogue import Arrays, DatasetSpec, UInt8
 from fedpaq.problems.datasets import load_dataset
-from fedpaq.problems.dense import dense_network, linear
+from fedpaq.problems.relu_network import relu_network, zero_linear
 from fedpaq.problems.partitions import Partition, by_label, dirichlet, iid
 from fedpaq.problems.problem import Problem
 from fedpaq.problems.synthetic import synthetic_logistic, synthetic_quadratic
@@ -67,7 +67,7 @@ def _mnist_logistic(request: Request) -> Problem:
     images, digits = _first(request, npz.bundled(), "the bundled file")
     labels = (digits == 8).astype(np.float32)
     return Problem(
-        model=linear(784, 1),  # p = 785, starts from zero
+        model=zero_linear(784, 1),  # p = 785, starts from zero
         loss=nn.functional.binary_cross_entropy_with_logits,
         inputs=images.reshape(len(images), -1).astype(np.float32) / np.float32(255),
         targets=labels[:, None],
@@ -92,7 +92,7 @@ class DenseClassifier:
         inputs = _standardised(images, data.spec)
         widths = (inputs.shape[1], *self.hidden, data.spec.num_labels)
         return Problem(
-            model=dense_network(widths, seed=request.seed),
+            model=relu_network(widths, seed=request.seed),
             loss=nn.functional.cross_entropy,
             inputs=inputs,
             targets=labels.astype(np.int64),

@@ -7,6 +7,7 @@ where x = ``params`` is the flat float32 concatenation of the module's trainable
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,9 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from fedpaq.config import require_positive
 from fedpaq.errors import ConfigError, DatasetError
+from fedpaq.problems.dense_network import DenseNetwork, recognise
 from fedpaq.problems.partitions import Partition
 from fedpaq.problems.samples import as_tensor, count_correct, label_kind, require_labels
 from fedpaq.problems.trial import try_loss, try_model
@@ -95,6 +98,14 @@ class Problem:
         return bool(self._buffers)
 
     @cached_property
+    def draws_at_random(self) -> bool:
+        """Whether the module itself draws random numbers while training (dropout)."""
+        return any(module.p > 0 for module in self._dropouts())
+
+    def _dropouts(self) -> list[_DropoutNd]:
+        return [m for m in self.model.modules() if isinstance(m, _DropoutNd) and m.training]
+
+    @cached_property
     def initial_params(self) -> npt.NDArray[np.float32]:
         """x_0: the module's parameters when the problem was made, (p,) float32."""
         flat = torch.cat([value.reshape(-1).float() for value in self._parameters.values()])
@@ -133,18 +144,42 @@ class Problem:
             raise ConfigError(
                 f"params.shape={tuple(flat.shape)} does not fit the model; it has dimension={self.dimension}"
             )
-        home = self.to(flat.device)
+        home, kind = self.to(flat.device), self._label_kind
         total, correct, counted = 0.0, 0, 0
-        with torch.no_grad():
+        with torch.no_grad(), _silenced(self._dropouts()):
             for x, y in home._held():
                 outputs = self.outputs(flat, x)
                 total += float(self.loss(outputs, y)) * len(x)
+                correct += 0 if kind is None else count_correct(outputs, y, kind)
                 counted += len(x)
-                if home._label_kind is not None:
-                    correct += count_correct(outputs, y, home._label_kind)
         regular = 0.5 * self.regularization * float(flat.double().square().sum())
-        accuracy = None if home._label_kind is None else correct / counted
-        return Evaluation(total / counted + regular, accuracy)
+        return Evaluation(total / counted + regular, None if kind is None else correct / counted)
+
+    @cached_property
+    def dense_network(self) -> DenseNetwork | None:
+        """The model as a dense ReLU network, where it is one."""
+        return recognise(self.model, self.loss, self.inputs, self.targets)
+
+    def evaluate_batch(self, params: npt.NDArray[np.float32]) -> list[Evaluation]:
+        """Return the evaluation of each row of ``params`` (runs, p); dense networks share the products."""
+        network = self.dense_network
+        if network is None or len(params) == 1:
+            return [self.evaluate(row) for row in params]
+        flat = torch.as_tensor(params, dtype=torch.float32)
+        home, kind = self.to(flat.device), self._label_kind
+        totals, correct, counted = [0.0] * len(flat), [0] * len(flat), 0
+        rows = max(256, EVALUATION_ROWS * 64 // (len(flat) * max(network.widths[1:])))
+        with torch.no_grad():
+            for x, y in home._held(rows):
+                counted += len(x)
+                for run, outputs in enumerate(network.outputs(flat, x)):
+                    totals[run] += float(self.loss(outputs, y)) * len(x)
+                    correct[run] += 0 if kind is None else count_correct(outputs, y, kind)
+        regular = 0.5 * self.regularization * flat.double().square().sum(1)
+        return [
+            Evaluation(total / counted + float(extra), None if kind is None else right / counted)
+            for total, right, extra in zip(totals, correct, regular, strict=True)
+        ]
 
     def batch(self, samples: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Return the inputs and targets of the given sample numbers."""
@@ -173,13 +208,12 @@ class Problem:
             return None
         return torch.from_numpy(np.flatnonzero(used)).to(self.inputs.device)
 
-    def _held(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the samples some client holds, a bounded number at a time."""
+    def _held(self, rows: int = EVALUATION_ROWS) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the samples some client holds, ``rows`` at a time."""
         held = self._held_samples
-        for start in range(0, len(self.inputs) if held is None else len(held), EVALUATION_ROWS):
-            stop = start + EVALUATION_ROWS
-            rows = slice(start, stop) if held is None else held[start:stop]
-            yield self.inputs[rows], self.targets[rows]
+        for start in range(0, len(self.inputs) if held is None else len(held), rows):
+            chunk = slice(start, start + rows) if held is None else held[start : start + rows]
+            yield self.inputs[chunk], self.targets[chunk]
 
     @staticmethod
     def _on(device: torch.device, values: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -200,11 +234,24 @@ class Problem:
         for name, values in (("inputs", self.inputs), ("targets", self.targets)):
             if not bool(torch.isfinite(values).all()):
                 raise DatasetError(f"{name} hold NaN or infinity; clean the data first")
-        outputs = try_model(self)
+        with _silenced(self._dropouts()):  # a trial must not move torch's global generator
+            outputs = try_model(self)
         self._label_kind = label_kind(outputs, self.targets)
         if self._label_kind == "classes":
             require_labels(self.targets, outputs.shape[1])
         try_loss(self, outputs)
+
+
+@contextmanager
+def _silenced(dropouts: list[_DropoutNd]) -> Iterator[None]:
+    """Evaluate without dropout; batch statistics stay as in training, since buffers are not learnt."""
+    for module in dropouts:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in dropouts:
+            module.training = True
 
 
 def _require_types(model: Any, partition: Any) -> None:
