@@ -22,9 +22,9 @@ from fedpaq.errors import ConfigError, DatasetError, unknown_name
 from fedpaq.problems import npz
 from fedpaq.problems.catalogue import Arrays, DatasetSpec, UInt8
 from fedpaq.problems.datasets import load_dataset
-from fedpaq.problems.relu_network import relu_network, zero_linear
 from fedpaq.problems.partitions import Partition, by_label, dirichlet, iid
 from fedpaq.problems.problem import Problem
+from fedpaq.problems.relu_network import relu_network, zero_linear
 from fedpaq.problems.synthetic import synthetic_logistic, synthetic_quadratic
 
 NUM_SAMPLES = 10_000  # the paper's 50 x 200, and its "10K samples"

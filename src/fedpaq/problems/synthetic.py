@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from fedpaq.config import require_int, require_positive
 from fedpaq.errors import ConfigError
-from fedpaq.problems.relu_network import zero_linear
 from fedpaq.problems.partitions import Partition, iid
 from fedpaq.problems.problem import Known, Problem
+from fedpaq.problems.relu_network import zero_linear
 from fedpaq.randomness import Key, Purpose, normals, uniforms
 
 
