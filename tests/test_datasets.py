@@ -382,22 +382,18 @@ def test_hostile_cifar_archives_are_refused(kind, tmp_path):
         load_offline(small("cifar100"), tmp_path, tmp_path / "cache")
 
 
-@pytest.mark.parametrize(
-    "path", ["../escaped.bin", "/tmp/fedpaq-escaped.bin", "cifar-100-binary/../../escaped.bin"]
-)
+@pytest.mark.parametrize("path", ["../escaped.bin", "cifar-100-binary/../../escaped.bin", "absolute"])
 def test_paths_in_an_archive_are_never_followed(path, tmp_path):
     dataset = small("cifar100")
-    members = cifar_members(dataset, arrays_for(dataset))
-    entries = [(entry(path, 4), b"evil")]
-    entries += [
-        (entry(f"cifar-100-binary/{name}", len(content)), content) for name, content in members.items()
-    ]
+    expected = cifar_members(dataset, arrays_for(dataset))
+    members = {f"cifar-100-binary/{name}": content for name, content in expected.items()}
+    members[str(tmp_path / "escaped.bin") if path == "absolute" else path] = b"evil"
     home = tmp_path / "inside" / "data"
     home.mkdir(parents=True)
-    (home / "cifar-100-binary.tar.gz").write_bytes(tar_gz(entries))
+    archive = tar_gz([(entry(name, len(content)), content) for name, content in members.items()])
+    (home / "cifar-100-binary.tar.gz").write_bytes(archive)
     assert_same(load_offline(dataset, home, home / "cache"), arrays_for(dataset))
-    assert sorted(p.name for p in tmp_path.rglob("*") if p.is_file()) == ["cifar-100-binary.tar.gz"]
-    assert not Path("/tmp/fedpaq-escaped.bin").exists()
+    assert [found.name for found in tmp_path.rglob("*") if found.is_file()] == ["cifar-100-binary.tar.gz"]
 
 
 def valid_files() -> dict[str, bytes]:
