@@ -10,7 +10,7 @@ import fedpaq
 from fedpaq import codec
 from fedpaq.clients import Vectorised
 from fedpaq.errors import ConfigError, DivergedError
-from fedpaq.uplink import add_messages
+from fedpaq.aggregation import add_messages
 from tests_support import make_problem
 
 
