@@ -13,7 +13,7 @@ import fedpaq
 from fedpaq import compiled
 from fedpaq.clients import EXECUTORS, Dense, Sequential, Vectorised, choose_executor, local_work
 from fedpaq.errors import ConfigError
-from tests_support import make_problem
+from small_problems import make_problem
 
 
 def work_of(problem, config, round=2):
@@ -32,7 +32,7 @@ def sgd_by_hand(problem, work):
         module = problem.model
         saved = [value.detach().clone() for value in module.parameters()]
         try:
-            nn.utils.vector_to_parameters(received, module.parameters())
+            nn.utils.vector_to_parameters(received.clone(), module.parameters())
             optimizer = torch.optim.SGD(
                 module.parameters(),
                 lr=float(work.step_sizes[work.run_of[job]]),
@@ -93,9 +93,7 @@ def test_draws_do_not_depend_on_how_the_round_is_cut(problem, config):
 
 def test_the_dense_executor_is_bit_identical_for_any_cut():
     problem = make_problem("mlp")
-    config = fedpaq.FedPAQConfig(
-        clients_per_round=8, local_steps=4, total_steps=4, batch_size=4, step_size=0.1
-    )
+    config = fedpaq.FedPAQConfig(clients_per_round=8, local_steps=4, total_steps=4, batch_size=4, step_size=0.1)
     work = next(local_work(problem, [config], 0, problem.initial_params[None], np.arange(8)[None]))
     whole = Dense().local_updates(problem, work)
     parts = np.concatenate([Dense().local_updates(problem, part) for _, part in work.chunks(3)])
@@ -110,7 +108,11 @@ def test_the_dense_executor_knows_each_loss(loss, rng):
         "logistic": rng.integers(0, 2, (40, 4)).astype(np.float32),
         "squared": rng.standard_normal((40, 4)).astype(np.float32),
     }[loss]
-    losses = {"cross-entropy": nn.CrossEntropyLoss(), "logistic": nn.BCEWithLogitsLoss(), "squared": nn.MSELoss()}
+    losses = {
+        "cross-entropy": nn.CrossEntropyLoss(),
+        "logistic": nn.BCEWithLogitsLoss(),
+        "squared": nn.MSELoss(),
+    }
     torch.manual_seed(0)
     problem = fedpaq.Problem(
         model=nn.Sequential(nn.Linear(9, 6), nn.ReLU(), nn.Linear(6, 4)),

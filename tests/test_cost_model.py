@@ -27,10 +27,7 @@ def test_compute_time_is_the_slowest_shifted_exponential():
     model = CostModel(bandwidth=1.0, shift=0.3, scale=2.0)
     rounds, r, gradients = 4000, 5, 50
     times = np.array(
-        [
-            model.computation_seconds(1, round, np.arange(r), np.full(r, gradients))
-            for round in range(rounds)
-        ]
+        [model.computation_seconds(1, round, np.arange(r), np.full(r, gradients)) for round in range(rounds)]
     )
     # max of r unit exponentials: mean H_r, variance sum 1/i^2
     mean = gradients * (0.3 + sum(1 / i for i in range(1, r + 1)) / 2.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import numpy as np
@@ -24,7 +25,7 @@ def test_a_history_survives_json(logistic, config, tmp_path):
 def test_amounts_add_up_over_the_rounds(logistic, config):
     records = fedpaq.train(logistic, config, quantizer=fedpaq.LowPrecision(levels=1)).records
     assert (records[0].round, records[0].payload_bytes, records[0].seconds) == (0, 0, 0.0)
-    for before, after in zip(records, records[1:], strict=False):
+    for before, after in itertools.pairwise(records):
         assert after.round == before.round + 1
         assert after.steps == before.steps + config.local_steps
         assert after.payload_bytes > before.payload_bytes

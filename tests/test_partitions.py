@@ -63,9 +63,7 @@ def test_by_label_gives_each_client_as_many_labels_as_asked():
 
 def test_iid_owner_of_a_sample_is_uniform():
     runs, num_clients = 600, 3
-    owners = [
-        int(np.flatnonzero(iid(6, num_clients, seed=seed).indices == 0)[0]) // 2 for seed in range(runs)
-    ]
+    owners = [int(np.flatnonzero(iid(6, num_clients, seed=seed).indices == 0)[0]) // 2 for seed in range(runs)]
     found = np.bincount(owners, minlength=num_clients)
     sigma = np.sqrt(runs * (1 / num_clients) * (1 - 1 / num_clients))  # binomial
     assert np.abs(found - runs / num_clients).max() < 5 * sigma

@@ -63,9 +63,7 @@ class Biased(LowPrecision):
         for row in rows:
             norm = np.float32(np.linalg.norm(row.astype(np.float64)))
             signed = (
-                np.zeros(row.size, np.int8)
-                if norm == 0
-                else np.rint(row / norm * self.levels).astype(np.int8)
+                np.zeros(row.size, np.int8) if norm == 0 else np.rint(row / norm * self.levels).astype(np.int8)
             )
             messages.append(QuantizedMessage(signed, np.array([norm], np.float32), self.levels))
         return messages

@@ -114,9 +114,7 @@ def test_every_subset_is_equally_likely():
 
 def test_minibatch_positions_are_uniform_over_the_client():
     count = 100_000
-    positions = randomness.minibatches(
-        np.array([3], np.uint64), 0, np.array([1]), np.array([7]), count
-    ).ravel()
+    positions = randomness.minibatches(np.array([3], np.uint64), 0, np.array([1]), np.array([7]), count).ravel()
     counts = np.bincount(positions, minlength=7)
     chi_square = ((counts - count / 7) ** 2 / (count / 7)).sum()
     assert chi_square < 6 + 5 * math.sqrt(12)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from fedpaq.aggregation import Aggregation, Mean
 from fedpaq.checkpoint import StrPath
 from fedpaq.clients import Executor, choose_executor, local_work
-from fedpaq.config import FedPAQConfig, require_int, require_same_shape
+from fedpaq.config import FedPAQConfig, require_same_shape
 from fedpaq.cost_model import CostModel
 from fedpaq.history import History, Record
 from fedpaq.meter import Callback, Meter
@@ -80,14 +80,12 @@ def sweep(
 ) -> list[History]:
     """Run all ``configs`` as one batch and return a history each, as separate ``train`` calls would.
 
-    The configs may differ in step size and seed; r, tau, T and B are shared. ``quantizer``
-    defaults to none (FedAvg). ``evaluate_every`` thins the evaluation of the training loss: 0
-    evaluates after the last round only. ``callback(run, record, params)`` is called for each run
-    before the first round and after every round. A diverged run ends early and says so.
-    ``aggregation`` defaults to the paper's mean. With a ``checkpoint`` the state is saved after
-    every round, and a call with the same arguments continues from it.
+    The configs may differ in step size and seed; r, tau, T and B are shared. ``quantizer`` defaults to
+    none (FedAvg), ``aggregation`` to the paper's mean. ``evaluate_every`` thins the evaluation of the
+    training loss: 0 evaluates after the last round only. ``callback(run, record, params)`` is called for
+    each run before the first round and after every round. A diverged run ends early and says so. With a
+    ``checkpoint`` the state is saved after every round, and the same call continues from it.
     """
-    require_int("evaluate_every", evaluate_every, 0)
     shape = require_same_shape(configs)
     shape.check_against(problem.num_clients)
     quantizer, cost_model = quantizer or Identity(), cost_model or CostModel.from_ratio(100)
@@ -96,7 +94,7 @@ def sweep(
 
     params = np.tile(problem.initial_params, (len(configs), 1))  # x_0 of each run: (runs, p)
     with saved_run(checkpoint, meter, params) as saved:
-        for k in range(saved.rounds_done, shape.num_rounds):  # line 1
+        for k in saved.rounds():  # line 1
             runs = meter.running()
             active = [configs[run] for run in runs]
             participants = draw_participants(problem, active, k)  # line 2: (runs, r)
@@ -107,7 +105,6 @@ def sweep(
                 np.add.at(payload_bytes, work.run_of, sizes)
             params[runs] = params[runs] + arrived.mean()  # line 11
             meter.round_done(k, runs, params[runs], participants, payload_bytes)
-            saved.round_done(k)
     return meter.histories(params)
 
 
@@ -119,4 +116,4 @@ def draw_participants(problem: Problem, configs: Sequence[FedPAQConfig], round: 
         )
         for config in configs
     ]
-    return np.stack(draws) if draws else np.zeros((0, 0), np.int64)
+    return np.stack(draws)

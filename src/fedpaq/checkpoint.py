@@ -172,9 +172,7 @@ def _little_endian(name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     stored = np.asarray(values, order="C")
     stored = stored.astype(stored.dtype.newbyteorder("<"), copy=False)
     if stored.dtype.str not in DTYPES:
-        raise CheckpointError(
-            f"{name}.dtype={values.dtype} cannot be saved; choose one of {', '.join(DTYPES)}"
-        )
+        raise CheckpointError(f"{name}.dtype={values.dtype} cannot be saved; choose one of {', '.join(DTYPES)}")
     return stored
 
 
@@ -187,9 +185,7 @@ def _front(header: Mapping[str, Any], arrays: Arrays) -> bytes:
     try:
         text = json.dumps({"header": dict(header), "arrays": described}, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
-        raise CheckpointError(
-            f"the header cannot be saved ({error}); use plain finite JSON values"
-        ) from error
+        raise CheckpointError(f"the header cannot be saved ({error}); use plain finite JSON values") from error
     if len(text) > MAX_HEADER_BYTES or len(arrays) > MAX_ARRAYS:
         raise CheckpointError(
             f"a header of {len(text)} bytes with {len(arrays)} arrays cannot be saved; "

@@ -63,7 +63,5 @@ def describe(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     fields = asdict(value) if is_dataclass(value) and not isinstance(value, type) else {}
-    plain = {
-        key: field for key, field in fields.items() if isinstance(field, bool | int | float | str | None)
-    }
+    plain = {key: field for key, field in fields.items() if isinstance(field, bool | int | float | str | None)}
     return {"type": type(value).__qualname__, "name": getattr(value, "name", ""), **plain}

@@ -182,7 +182,9 @@ def from_columns(columns: Mapping[str, npt.NDArray[Any]], local_steps: int) -> l
 
 
 def _record(round: int, local_steps: int, row: tuple[Any, ...]) -> Record:
-    values = {name: None if value != value else value for name, value in zip(_COLUMNS, row, strict=True)}
+    values: dict[str, Any] = {
+        name: None if value != value else value for name, value in zip(_COLUMNS, row, strict=True)
+    }
     return Record(round=round, steps=round * local_steps, **values)
 
 

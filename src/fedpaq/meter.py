@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from fedpaq import codec
 from fedpaq.aggregation import Aggregation, Mean
-from fedpaq.config import FedPAQConfig
+from fedpaq.config import FedPAQConfig, require_int
 from fedpaq.cost_model import CostModel
 from fedpaq.fingerprint import fingerprint
 from fedpaq.history import History, Record, from_columns, to_columns
@@ -37,6 +37,7 @@ class Meter:
         callback: Callback | None = None,
         aggregation: Aggregation | None = None,
     ) -> None:
+        require_int("evaluate_every", evaluate_every, 0)
         self._problem, self._configs, self._quantizer = problem, configs, quantizer
         self._cost_model, self._executor = cost_model, executor
         self._evaluate_every, self._callback = evaluate_every, callback

@@ -62,12 +62,16 @@ class SavedRun:
             self._meter.start(self._params)
             self._save()
 
-    def round_done(self, round: int) -> None:
-        """Save, if it is time to."""
-        self.rounds_done = round + 1
-        last = self.rounds_done == self._meter.num_rounds
-        if self._checkpoint is not None and (last or self.rounds_done % self._checkpoint.every == 0):
-            self._save()
+    def rounds(self) -> Iterator[int]:
+        """Yield the rounds left to do, k = 0, 1, ..., saving after each; none once every run has diverged."""
+        for round in range(self.rounds_done, self._meter.num_rounds):
+            if not self._meter.running().size:
+                return
+            yield round
+            self.rounds_done = round + 1
+            last = self.rounds_done == self._meter.num_rounds
+            if self._checkpoint is not None and (last or self.rounds_done % self._checkpoint.every == 0):
+                self._save()
 
     def _save(self) -> None:
         if self._checkpoint is None:
@@ -82,9 +86,7 @@ class SavedRun:
             raise CheckpointError(
                 f"checkpoint={path!r} exists; resume to continue its run, or choose another file"
             )
-        header, arrays = files.load(
-            path, max_bytes=2 * self._params.nbytes + MARGIN_BYTES * len(self._params)
-        )
+        header, arrays = files.load(path, max_bytes=2 * self._params.nbytes + MARGIN_BYTES * len(self._params))
         if header.get("kind") != KIND:
             raise CheckpointError(f"checkpoint={path!r} is a {header.get('kind')!r}, not a {KIND!r}")
         differences = differing(header.get("run"), self._identity)

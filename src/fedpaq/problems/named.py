@@ -57,9 +57,7 @@ class Request:
         if self.partition == "dirichlet":
             return dirichlet(labels, self.num_clients, alpha=self.alpha, seed=self.seed)
         if self.partition == "by-label":
-            return by_label(
-                labels, self.num_clients, labels_per_client=self.labels_per_client, seed=self.seed
-            )
+            return by_label(labels, self.num_clients, labels_per_client=self.labels_per_client, seed=self.seed)
         return iid(len(labels), self.num_clients, seed=self.seed)
 
 

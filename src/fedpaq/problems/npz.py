@@ -36,10 +36,7 @@ def read(dataset: DatasetSpec, path: Path) -> Arrays:
     try:
         with zipfile.ZipFile(path) as archive:
             return Arrays(
-                *(
-                    _array(dataset, path, archive, key, rows[key[2:]], shapes[key[0]])
-                    for key in Arrays._fields
-                )
+                *(_array(dataset, path, archive, key, rows[key[2:]], shapes[key[0]]) for key in Arrays._fields)
             )
     except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
         raise dataset.damaged(path, f"is not a readable .npz archive ({error})") from error

@@ -34,9 +34,7 @@ class Partition:
                 "from 0 to the number of samples, with one entry more than there are clients"
             )
         if sizes.min() < 1:
-            raise ConfigError(
-                f"client={int(sizes.argmin())} holds no samples; every client needs at least one"
-            )
+            raise ConfigError(f"client={int(sizes.argmin())} holds no samples; every client needs at least one")
 
     @property
     def num_clients(self) -> int:
