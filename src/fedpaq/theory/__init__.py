@@ -1,0 +1,15 @@
+"""WHAT THE PAPER PROVES: step sizes, constants and bounds of Theorems 1 and 2."""
+
+from fedpaq.theory.assumptions import Assumptions, Condition, Variant
+from fedpaq.theory.non_convex import NonConvexBound, NonConvexStepSize
+from fedpaq.theory.strongly_convex import StronglyConvexBound, StronglyConvexStepSize
+
+__all__ = [
+    "Assumptions",
+    "Condition",
+    "NonConvexBound",
+    "NonConvexStepSize",
+    "StronglyConvexBound",
+    "StronglyConvexStepSize",
+    "Variant",
+]
