@@ -6,7 +6,7 @@ T = ``total_steps`` local steps are split into K = T / tau rounds of tau = ``loc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -96,3 +96,17 @@ class FedPAQConfig:
         if callable(self.step_size):
             values["step_size"] = repr(self.step_size)
         return values
+
+
+def require_same_shape(configs: Sequence[FedPAQConfig]) -> FedPAQConfig:
+    """Return the first config after checking that all share r, tau, T and B, as one batch must."""
+    if not configs:
+        raise ConfigError("configs=[] is empty; a sweep needs at least one config")
+    for name in ("clients_per_round", "local_steps", "total_steps", "batch_size"):
+        values = {getattr(config, name) for config in configs}
+        if len(values) > 1:
+            raise ConfigError(
+                f"{name} takes {len(values)} values in one sweep; only step_size and seed may differ, "
+                f"so sweep each {name} on its own"
+            )
+    return configs[0]

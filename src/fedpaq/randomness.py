@@ -46,6 +46,7 @@ class Purpose(IntEnum):
     INITIAL_PARAMS = 6
     DATA = 7
     CHECK = 8
+    MODULE = 9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +152,20 @@ def sample_without_replacement(key: Key, num_clients: int, clients_per_round: in
         candidate = (draw * (j + 1)) >> 64
         chosen.add(j if candidate in chosen else candidate)
     return np.array(sorted(chosen), dtype=np.int64)
+
+
+def first_uniforms(
+    purpose: Purpose, seeds: npt.NDArray[np.uint64], round: int, clients: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float64]:
+    """Return draw 0 in (0, 1) of each job's stream, as ``uniforms`` would: (jobs,)."""
+    first = np.empty(len(clients), np.uint32)
+    kernels = compiled.load("philox")
+    if kernels is not None:
+        kernels.first_words(int(purpose), seeds, round, clients, first)
+    else:
+        for job, (seed, client) in enumerate(zip(seeds, clients, strict=True)):
+            first[job] = words_numpy(purpose, Key(seed=int(seed), round=round, client=int(client)), 0, 1)[0]
+    return (first.astype(np.float64) + 0.5) * 2.0**-32
 
 
 def minibatches(

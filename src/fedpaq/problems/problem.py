@@ -7,7 +7,8 @@ where x = ``params`` is the flat float32 concatenation of the module's trainable
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from fedpaq.config import require_positive
 from fedpaq.errors import ConfigError, DatasetError
@@ -93,6 +95,14 @@ class Problem:
         return bool(self._buffers)
 
     @cached_property
+    def draws_at_random(self) -> bool:
+        """Whether the module itself draws random numbers while training (dropout)."""
+        return any(module.p > 0 for module in self._dropouts())
+
+    def _dropouts(self) -> list[_DropoutNd]:
+        return [m for m in self.model.modules() if isinstance(m, _DropoutNd) and m.training]
+
+    @cached_property
     def initial_params(self) -> npt.NDArray[np.float32]:
         """x_0: the module's parameters when the problem was made, (p,) float32."""
         flat = torch.cat([value.reshape(-1).float() for value in self._parameters.values()])
@@ -129,7 +139,7 @@ class Problem:
         flat = torch.as_tensor(params, dtype=torch.float32)
         inputs, targets = self._held(flat.device)
         total, correct, counted = 0.0, 0, 0
-        with torch.no_grad():
+        with torch.no_grad(), _silenced(self._dropouts()):
             for start in range(0, len(inputs), EVALUATION_ROWS):
                 x, y = inputs[start : start + EVALUATION_ROWS], targets[start : start + EVALUATION_ROWS]
                 outputs = self.outputs(flat, x)
@@ -139,6 +149,10 @@ class Problem:
                     correct, counted = correct + hits, counted + len(x)
         regular = 0.5 * self.regularization * float(flat.double().square().sum())
         return Evaluation(total / len(inputs) + regular, correct / counted if counted else None)
+
+    def evaluate_batch(self, params: npt.NDArray[np.float32]) -> list[Evaluation]:
+        """Return the evaluation of each row of ``params`` (runs, p)."""
+        return [self.evaluate(row) for row in params]
 
     def batch(self, samples: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Return the inputs and targets of the given sample numbers."""
@@ -221,6 +235,18 @@ class Problem:
             if value.numel() != 1 or not math.isfinite(float(value)):
                 raise ConfigError(f"loss={value} is not one finite number; return the mean over the batch")
         return outputs
+
+
+@contextmanager
+def _silenced(dropouts: list[_DropoutNd]) -> Iterator[None]:
+    """Evaluate without dropout; batch statistics stay as in training, since buffers are not learnt."""
+    for module in dropouts:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in dropouts:
+            module.training = True
 
 
 def _as_tensor(name: str, values: Any) -> Tensor:

@@ -1,0 +1,130 @@
+"""LocalWork: one round's local work as plain arrays, the same whatever executor does it.
+
+A job is one participant of one run. ``train`` has one run; a sweep has one per step size and
+seed. Minibatches are drawn here, before any executor sees the work, so every executor uses the
+same samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpaq.config import FedPAQConfig
+from fedpaq.problems import Partition, Problem
+from fedpaq.randomness import Key, minibatches
+
+Int64 = npt.NDArray[np.int64]
+MEMORY_BUDGET = 2**30  # bytes for the updates and messages alive at once
+BYTES_A_COORDINATE = 6  # float32 update, int8 or int16 level
+
+
+@dataclass(frozen=True, eq=False)
+class LocalWork:
+    """Job j: client ``clients[j]`` takes tau SGD steps from ``params[run_of[j]]``."""
+
+    params: Any  # (runs, p) float32 array or tensor
+    run_of: Int64  # (jobs,)
+    clients: Int64  # (jobs,)
+    seeds: npt.NDArray[np.uint64]  # (jobs,)
+    step_sizes: npt.NDArray[np.float32]  # (runs,)
+    samples: Int64  # (jobs, tau, B) sample numbers
+    round: int
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def keys(self) -> list[Key]:
+        """Return the key of each job's message."""
+        return [
+            Key(seed=seed, round=self.round, client=client)
+            for seed, client in zip(self.seeds.tolist(), self.clients.tolist(), strict=True)
+        ]
+
+    def part(self, jobs: Any) -> LocalWork:
+        """Return the work of some jobs only."""
+        return LocalWork(
+            self.params,
+            self.run_of[jobs],
+            self.clients[jobs],
+            self.seeds[jobs],
+            self.step_sizes,
+            self.samples[jobs],
+            self.round,
+        )
+
+    def chunks(self, size: int) -> Iterator[tuple[slice, LocalWork]]:
+        """Yield (jobs, their work) in runs of at most ``size`` jobs."""
+        for start in range(0, len(self), size):
+            jobs = slice(start, min(start + size, len(self)))
+            yield jobs, self.part(jobs)
+
+
+def draw_samples(
+    partition: Partition,
+    seeds: npt.NDArray[np.uint64],
+    round: int,
+    clients: Int64,
+    local_steps: int,
+    batch_size: int,
+) -> Int64:
+    """Draw each job's minibatches with replacement from its client's own data: (jobs, tau, B)."""
+    sizes = partition.sizes(clients)
+    positions = minibatches(seeds, round, clients, sizes, local_steps * batch_size)
+    samples: Int64 = partition.indices[partition.offsets[clients][:, None] + positions]
+    return samples.reshape(len(clients), local_steps, batch_size)
+
+
+def local_work(
+    problem: Problem,
+    configs: Sequence[FedPAQConfig],
+    round: int,
+    params: Any,
+    participants: Int64,
+    memory_budget: int = MEMORY_BUDGET,
+) -> Iterator[LocalWork]:
+    """Yield the round's work of all runs, run after run in client order.
+
+    It comes in parts whose updates fit ``memory_budget`` bytes. ``participants`` is (runs, r).
+    With full batches a part holds clients of one size only.
+    """
+    runs, per_round = participants.shape
+    run_of, clients = np.repeat(np.arange(runs), per_round), participants.ravel()
+    seeds = np.array([config.seed for config in configs], np.uint64)[run_of]
+    step_sizes = np.array([config.step_size_at(round) for config in configs], np.float32)
+    shape = configs[0]
+    jobs_at_once = max(1, memory_budget // (BYTES_A_COORDINATE * problem.dimension))
+    for jobs in _parts(problem.partition, clients, shape.batch_size, jobs_at_once):
+        samples = (
+            draw_samples(
+                problem.partition, seeds[jobs], round, clients[jobs], shape.local_steps, shape.batch_size
+            )
+            if shape.batch_size is not None
+            else whole_clients(problem.partition, clients[jobs], shape.local_steps)
+        )
+        yield LocalWork(params, run_of[jobs], clients[jobs], seeds[jobs], step_sizes, samples, round)
+
+
+def whole_clients(partition: Partition, clients: Int64, local_steps: int) -> Int64:
+    """Return every sample of each client, once per local step: (jobs, tau, m) for clients of one size."""
+    rows = np.stack([partition.samples_of(int(client)) for client in clients])
+    return np.repeat(rows[:, None, :], local_steps, axis=1)
+
+
+def _parts(
+    partition: Partition, clients: Int64, batch_size: int | None, jobs_at_once: int
+) -> Iterator[slice]:
+    """Yield runs of jobs, cut at ``jobs_at_once`` and, for full batches, where the client size changes."""
+    sizes = partition.sizes(clients)
+    start = 0
+    while start < len(clients):
+        stop = min(start + jobs_at_once, len(clients))
+        if batch_size is None:
+            other = np.flatnonzero(sizes[start:stop] != sizes[start])
+            stop = start + int(other[0]) if other.size else stop
+        yield slice(start, stop)
+        start = stop
