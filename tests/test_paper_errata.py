@@ -118,7 +118,7 @@ def test_b4_lemma_5_holds_from_two_on(k0, k1, first, a, b):
         delta = F(delta) * (1 - F(1, 10**12))  # keep the fractions short, rounding downwards
 
 
-def test_b7_the_schedule_explodes_before_k0():
+def test_b5_the_schedule_explodes_before_k0():
     """L / mu = 10, tau = 5, no noise: the error along the steepest axis grows 10^28-fold in 4 rounds."""
     schedule = StronglyConvexBound(
         assumptions=Assumptions(smoothness=10.0, strong_convexity=1.0, gradient_variance=0.0),
@@ -130,7 +130,7 @@ def test_b7_the_schedule_explodes_before_k0():
     assert 1e28 < growth < 1e30
 
 
-def test_b9_noise_of_a_round_grows_like_tau_and_not_its_square():
+def test_b7_noise_of_a_round_grows_like_tau_and_not_its_square():
     """On x^2 / 2 the variance of a client's sum of tau gradients' noise is below tau sigma^2."""
     eta, tau = F(1, 100), 10
     assert drift_of_local_sgd(F(1), eta, tau)[tau] / eta**2 < tau
@@ -158,7 +158,7 @@ def test_c2_the_quadratic_has_a_4_in_its_root():
 
 
 def test_c3_noise_is_not_orthogonal_to_the_gradients_it_moved():
-    """f = cos (L = 1), x_k = 0, tau = 2, noise +-1: the proof's bound on E||x_{k,2} - x_k||^2 is too small."""
+    """f = cos (L = 1), x_k = 0, tau = 2, noise +-1: the proof bounds E||x_{k,2} - x_k||^2 too low."""
     for eta in (0.01, 0.1, 0.5):
         moves, gradients = [], []
         for first, second in itertools.product((1.0, -1.0), repeat=2):
@@ -172,7 +172,7 @@ def test_c3_noise_is_not_orthogonal_to_the_gradients_it_moved():
 
 
 def test_c3_lemma_7_survives():
-    """f = cos, two clients, two local steps, all 16 noises: the clients' spread stays under the paper's bound.
+    """f = cos, two clients, two local steps, all 16 noises: the clients' spread stays under the bound.
 
     Squares about the mean leave room for the missing factor 2: 2 n <= 2 (n + 1) and 2 <= 4.
     """

@@ -68,7 +68,7 @@ class Assumptions:
 
         With step sizes divided by ``factor`` the iterates are the same, so a bound on them holds for
         every factor. Theorem 1 is not invariant: a larger factor lowers k0 and raises C2
-        (docs/paper-errata.md, B8).
+        (docs/paper-errata.md, B6).
         """
         require_positive("factor", factor)
         return replace(
