@@ -8,6 +8,8 @@ from __future__ import annotations
 import warnings
 from typing import Any, Protocol
 
+from fedpaq.clients import dense
+from fedpaq.clients.dense import Dense
 from fedpaq.clients.sequential import Sequential
 from fedpaq.clients.vectorised import Vectorised, reason_not_vectorisable
 from fedpaq.clients.work import LocalWork, local_work
@@ -26,7 +28,11 @@ class Executor(Protocol):
         """Return x_{k,tau}^(i) - x_k for every job: (jobs, p) float32 array or tensor."""
 
 
-EXECUTORS: dict[str, type[Any]] = {"sequential": Sequential, "vectorised": Vectorised}
+EXECUTORS: dict[str, type[Any]] = {
+    "sequential": Sequential,
+    "vectorised": Vectorised,
+    "dense": Dense,
+}
 
 
 def choose_executor(executor: str | Executor, problem: Problem) -> Executor:
@@ -37,6 +43,8 @@ def choose_executor(executor: str | Executor, problem: Problem) -> Executor:
         raise unknown_name("executor", executor, ("auto", *EXECUTORS))
     if executor == "sequential":
         return Sequential()
+    if executor == "dense" or (executor == "auto" and dense.is_available(problem)):
+        return Dense()
     reason = reason_not_vectorisable(problem)
     if reason is None:
         return Vectorised()
@@ -48,4 +56,13 @@ def choose_executor(executor: str | Executor, problem: Problem) -> Executor:
     return Sequential()
 
 
-__all__ = ["EXECUTORS", "Executor", "LocalWork", "Sequential", "Vectorised", "choose_executor", "local_work"]
+__all__ = [
+    "EXECUTORS",
+    "Dense",
+    "Executor",
+    "LocalWork",
+    "Sequential",
+    "Vectorised",
+    "choose_executor",
+    "local_work",
+]

@@ -1,6 +1,21 @@
 """WHAT IS LEARNT: data + partition + model + loss."""
 
+from fedpaq.problems.named import describe, load, names
 from fedpaq.problems.partitions import Partition, by_label, dirichlet, iid
 from fedpaq.problems.problem import Evaluation, Known, Problem
+from fedpaq.problems.synthetic import synthetic_logistic, synthetic_quadratic
 
-__all__ = ["Evaluation", "Known", "Partition", "Problem", "by_label", "dirichlet", "iid"]
+__all__ = [
+    "Evaluation",
+    "Known",
+    "Partition",
+    "Problem",
+    "by_label",
+    "describe",
+    "dirichlet",
+    "iid",
+    "load",
+    "names",
+    "synthetic_logistic",
+    "synthetic_quadratic",
+]

@@ -21,6 +21,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from fedpaq.config import require_positive
 from fedpaq.errors import ConfigError, DatasetError
+from fedpaq.problems.dense_network import DenseNetwork, recognise
 from fedpaq.problems.partitions import Partition
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -150,9 +151,33 @@ class Problem:
         regular = 0.5 * self.regularization * float(flat.double().square().sum())
         return Evaluation(total / len(inputs) + regular, correct / counted if counted else None)
 
+    @cached_property
+    def dense_network(self) -> DenseNetwork | None:
+        """The model as a dense ReLU network, where it is one."""
+        return recognise(self.model, self.loss, self.inputs, self.targets)
+
     def evaluate_batch(self, params: npt.NDArray[np.float32]) -> list[Evaluation]:
-        """Return the evaluation of each row of ``params`` (runs, p)."""
-        return [self.evaluate(row) for row in params]
+        """Return the evaluation of each row of ``params`` (runs, p); dense networks share the products."""
+        network = self.dense_network
+        if network is None or len(params) == 1:
+            return [self.evaluate(row) for row in params]
+        flat = torch.as_tensor(params, dtype=torch.float32)
+        totals, hits = [0.0] * len(flat), [0] * len(flat)
+        inputs, targets = self._held(flat.device)
+        rows = max(256, EVALUATION_ROWS * 64 // (len(flat) * max(network.widths[1:])))
+        counted = True
+        with torch.no_grad():
+            for start in range(0, len(inputs), rows):
+                x, y = inputs[start : start + rows], targets[start : start + rows]
+                for run, outputs in enumerate(network.outputs(flat, x)):
+                    totals[run] += float(self.loss(outputs, y)) * len(x)
+                    right = _correct(outputs, y)
+                    counted, hits[run] = counted and right is not None, hits[run] + (right or 0)
+        regular = 0.5 * self.regularization * flat.double().square().sum(1)
+        return [
+            Evaluation(total / len(inputs) + float(extra), right / len(inputs) if counted else None)
+            for total, right, extra in zip(totals, hits, regular, strict=True)
+        ]
 
     def batch(self, samples: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Return the inputs and targets of the given sample numbers."""
