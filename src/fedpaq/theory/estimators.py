@@ -134,9 +134,9 @@ def _from_points(landscape: Landscape, start: Float64, end: Float64) -> Estimate
 def descend(landscape: Landscape, start: Float64, steps: int = DESCENT_STEPS) -> Float64:
     """Return where L-BFGS arrives from ``start``."""
     result = scipy.optimize.minimize(
-        landscape.value,
+        landscape.value_and_gradient,
         start,
-        jac=landscape.gradient,
+        jac=True,
         method="L-BFGS-B",
         options={"maxiter": steps, "ftol": 0.0, "gtol": 1e-10, "maxcor": 20},
     )

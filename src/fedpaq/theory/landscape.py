@@ -6,15 +6,15 @@ weighs 1 / (n m_i), so every client counts the same whatever it holds, as in the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import cached_property
+import itertools
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedpaq.problems import Problem
+from fedpaq.problems import Partition, Problem
 
 Float64 = npt.NDArray[np.float64]
 ROWS = 4096  # samples per pass: large products, bounded memory
@@ -26,23 +26,14 @@ class Landscape:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem.to("cpu")
-        held = np.unique(problem.partition.indices)
+        held, self.weights = weigh(problem.partition)  # heaviest last: equal weights lie together
         self._dtype = torch.float64
-        self._inputs, self._targets = self._cast(held)
+        self._inputs, self.targets = self._cast(held)
         try:
             self.value(np.asarray(problem.initial_params, np.float64))
         except RuntimeError:  # buffers or frozen parameters that are float32
             self._dtype = torch.float32
-            self._inputs, self._targets = self._cast(held)
-
-    @cached_property
-    def weights(self) -> Float64:
-        """The weight of each held sample; they sum to 1."""
-        partition = self.problem.partition
-        sizes = partition.sizes()
-        each = np.repeat(1.0 / (partition.num_clients * sizes), sizes)
-        per_sample = np.bincount(partition.indices, weights=each)
-        return np.asarray(per_sample[np.unique(partition.indices)], np.float64)
+            self._inputs, self.targets = self._cast(held)
 
     @property
     def num_samples(self) -> int:
@@ -57,20 +48,25 @@ class Landscape:
 
     def gradient(self, params: Float64) -> Float64:
         """Return grad f(x)."""
-        return self._accumulate(
-            lambda batch: torch.func.grad(self.problem.objective)(self._tensor(params), *batch)
-        )
+        return self.value_and_gradient(params)[1]
+
+    def value_and_gradient(self, params: Float64) -> tuple[float, Float64]:
+        """Return f(x) and grad f(x) from one pass."""
+        x, value, gradient = self._tensor(params), 0.0, np.zeros(self.problem.dimension)
+        for share, batch in self._batches():
+            slope, level = torch.func.grad_and_value(self.problem.objective)(x, *batch)
+            value += share * float(level)
+            gradient += share * slope.detach().double().numpy()
+        return value, gradient
 
     def hessian_product(self, params: Float64, direction: Float64) -> Float64:
         """Return the Hessian of f at x times ``direction``."""
-
-        def product(batch: tuple[Tensor, Tensor]) -> Tensor:
-            gradient = torch.func.grad(lambda x: self.problem.objective(x, *batch))
-            at, towards = self._tensor(params), self._tensor(direction)
-            along: Tensor = torch.func.jvp(gradient, (at,), (towards,))[1]
-            return along
-
-        return self._accumulate(product)
+        x, towards, total = self._tensor(params), self._tensor(direction), np.zeros(self.problem.dimension)
+        gradient = torch.func.grad(self.problem.objective)
+        for share, batch in self._batches():
+            along = torch.func.jvp(lambda at, batch=batch: gradient(at, *batch), (x,), (towards,))[1]
+            total += share * along.detach().double().numpy()
+        return total
 
     def sample_gradients(self, params: Float64, samples: npt.NDArray[np.int64]) -> Iterator[Float64]:
         """Yield the gradients at x of the held samples numbered 0.., in blocks (rows, p)."""
@@ -79,7 +75,7 @@ class Landscape:
         rows = max(1, GRADIENT_BYTES // (8 * self.problem.dimension))
         for start in range(0, len(samples), rows):
             at = torch.from_numpy(samples[start : start + rows])
-            block = per_sample(x, self._inputs[at].unsqueeze(1), self._targets[at].unsqueeze(1))
+            block = per_sample(x, self._inputs[at].unsqueeze(1), self.targets[at].unsqueeze(1))
             yield block.detach().double().numpy()
 
     def output_gradients(self, params: Float64) -> Iterator[Float64]:
@@ -98,29 +94,16 @@ class Landscape:
         with torch.no_grad():
             return self.problem.outputs(self._tensor(params), self._inputs).double().numpy()
 
-    @property
-    def targets(self) -> Tensor:
-        """The targets of the held samples."""
-        return self._targets
-
-    @cached_property
-    def _groups(self) -> list[tuple[float, Tensor]]:
-        """(weight, samples of that weight): one group where all clients hold equally many."""
-        values, group_of = np.unique(np.round(self.weights, 15), return_inverse=True)
-        return [
-            (float(value), torch.from_numpy(np.flatnonzero(group_of == i))) for i, value in enumerate(values)
-        ]
-
     def _batches(self) -> Iterator[tuple[float, tuple[Tensor, Tensor]]]:
-        for weight, members in self._groups:
-            for at in torch.split(members, ROWS):
-                yield weight * len(at), (self._inputs[at], self._targets[at])
-
-    def _accumulate(self, term: Callable[[tuple[Tensor, Tensor]], Tensor]) -> Float64:
-        total = np.zeros(self.problem.dimension)
-        for share, batch in self._batches():
-            total += share * term(batch).detach().double().numpy()
-        return total
+        """Yield (share of the batch in f, batch); all samples of a batch weigh the same."""
+        steps = np.flatnonzero(np.diff(self.weights)) + 1
+        for start, stop in itertools.pairwise([0, *steps.tolist(), self.num_samples]):
+            for first in range(start, stop, ROWS):
+                rows = slice(first, min(first + ROWS, stop))
+                yield (
+                    float(self.weights[first]) * (rows.stop - first),
+                    (self._inputs[rows], self.targets[rows]),
+                )
 
     def _tensor(self, values: Float64) -> Tensor:
         return torch.as_tensor(np.asarray(values)).to(self._dtype)
@@ -132,3 +115,17 @@ class Landscape:
             else values[torch.from_numpy(held)]
             for values in (self.problem.inputs, self.problem.targets)
         )
+
+
+def weigh(partition: Partition) -> tuple[npt.NDArray[np.int64], Float64]:
+    """Return the held samples and their weights, which ascend and sum to 1.
+
+    >>> weigh(Partition.from_lists([[0, 2], [1, 2, 3, 4]]))[1].tolist()
+    [0.125, 0.125, 0.125, 0.25, 0.375]
+    """
+    sizes = partition.sizes()
+    each = np.repeat(1.0 / (partition.num_clients * sizes), sizes)
+    held = np.unique(partition.indices)
+    weights = np.asarray(np.bincount(partition.indices, weights=each)[held].round(15), np.float64)
+    order = np.argsort(weights, kind="stable")
+    return held[order], weights[order]
