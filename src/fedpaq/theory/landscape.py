@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -68,6 +69,15 @@ class Landscape:
             total += share * along.detach().double().numpy()
         return total
 
+    def squared_gradients(self, params: npt.NDArray[np.float32] | Float64) -> Float64:
+        """Return ||grad f(x)||^2 for many x at once: (runs, p) to (runs,)."""
+        x = self._tensor(params)
+        total = torch.zeros_like(x)
+        gradients = torch.func.vmap(torch.func.grad(self.problem.objective), in_dims=(0, None, None))
+        for share, batch in self._batches():
+            total += share * gradients(x, *batch)
+        return total.detach().double().square().sum(1).numpy()
+
     def sample_gradients(self, params: Float64, samples: npt.NDArray[np.int64]) -> Iterator[Float64]:
         """Yield the gradients at x of the held samples numbered 0.., in blocks (rows, p)."""
         x = self._tensor(params)
@@ -105,7 +115,7 @@ class Landscape:
                     (self._inputs[rows], self.targets[rows]),
                 )
 
-    def _tensor(self, values: Float64) -> Tensor:
+    def _tensor(self, values: npt.NDArray[Any]) -> Tensor:
         return torch.as_tensor(np.asarray(values)).to(self._dtype)
 
     def _cast(self, held: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:

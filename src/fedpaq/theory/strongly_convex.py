@@ -129,26 +129,30 @@ class StronglyConvexBound:
         """Return the schedule the bound is about; ``start=bound.first_round`` skips the unbounded rounds."""
         return StronglyConvexStepSize(strong_convexity=self._mu, local_steps=self.local_steps, start=start)
 
-    def terms_at(self, round: int, initial_error: float) -> tuple[float, float, float, float]:
+    def terms_at(
+        self, round: int, initial_error: float, *, since: int | None = None
+    ) -> tuple[float, float, float, float]:
         """Return the four summands of the bound on E||x_k - x*||^2 for k = ``round`` >= k0.
 
-        ``initial_error`` is E||x_k0 - x*||^2. Rounds count from the schedule's own zero: after j rounds
-        of a schedule that starts at k0, ``round`` is k0 + j.
+        ``initial_error`` is E||x_k - x*||^2 at round ``since`` (default: k0; any later one will do). Rounds
+        count from the schedule's own zero: after j rounds of a schedule with ``start``, k = start + j.
         """
-        require_int("round", round, self.first_round)
+        since = self.first_round if since is None else since
+        require_int("since", since, self.first_round)
+        require_int("round", round, since)
         require_positive("initial_error", initial_error, zero_allowed=True)
         tau = self.local_steps
         steps = round * tau + 1
         return (
-            ((self.first_round * tau + 1) / steps) ** 2 * initial_error,
+            ((since * tau + 1) / steps) ** 2 * initial_error,
             self.c1 * tau / steps,
             self.c2 * (tau - 1) ** 2 / steps,
             self.c3 * (tau - 1) / steps**2,
         )
 
-    def at(self, round: int, initial_error: float) -> float:
+    def at(self, round: int, initial_error: float, *, since: int | None = None) -> float:
         """Return the bound on E||x_k - x*||^2 for k = ``round`` >= k0; see ``terms_at``."""
-        return sum(self.terms_at(round, initial_error))
+        return sum(self.terms_at(round, initial_error, since=since))
 
     def conditions(self, round: int | None = None) -> tuple[Condition, ...]:
         """Return what the proof asks of eta_k in the given round (default: k0)."""
