@@ -87,6 +87,8 @@ def sweep(
     meter.start(params)
     for k in range(shape.num_rounds):  # line 1
         runs = meter.running()
+        if not runs.size:
+            break
         participants = draw_participants(problem, [configs[run] for run in runs], k)  # line 2: (runs, r)
         total = np.zeros((len(runs), problem.dimension))
         payload_bytes = np.zeros(len(runs), np.int64)
@@ -107,4 +109,4 @@ def draw_participants(problem: Problem, configs: Sequence[FedPAQConfig], round: 
         )
         for config in configs
     ]
-    return np.stack(draws) if draws else np.zeros((0, 0), np.int64)
+    return np.stack(draws)

@@ -95,9 +95,7 @@ class History:
             params = np.frombuffer(base64.b64decode(values["params"], validate=True), "<f4")
             records = [Record(**record) for record in values["records"]]
             return cls(
-                **{
-                    key: values[key] for key in ("problem", "dimension", "num_clients", "config", "quantizer")
-                },
+                **{key: values[key] for key in ("problem", "dimension", "num_clients", "config", "quantizer")},
                 **{key: values[key] for key in ("cost_model", "executor", "diverged")},
                 records=records,
                 params=params.astype(np.float32),

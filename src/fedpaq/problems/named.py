@@ -20,11 +20,11 @@ from torch import nn
 from fedpaq.config import require_int
 from fedpaq.errors import ConfigError, DatasetError, unknown_name
 from fedpaq.problems import npz
-from fedpaq.problems.catalogue import DatasetSpec
+from fedpaq.problems.catalogue import Arrays, DatasetSpec, UInt8
 from fedpaq.problems.datasets import load_dataset
-from fedpaq.problems.dense import dense_network, linear
 from fedpaq.problems.partitions import Partition, by_label, dirichlet, iid
 from fedpaq.problems.problem import Problem
+from fedpaq.problems.relu_network import relu_network, zero_linear
 from fedpaq.problems.synthetic import synthetic_logistic, synthetic_quadratic
 
 NUM_SAMPLES = 10_000  # the paper's 50 x 200, and its "10K samples"
@@ -57,9 +57,7 @@ class Request:
         if self.partition == "dirichlet":
             return dirichlet(labels, self.num_clients, alpha=self.alpha, seed=self.seed)
         if self.partition == "by-label":
-            return by_label(
-                labels, self.num_clients, labels_per_client=self.labels_per_client, seed=self.seed
-            )
+            return by_label(labels, self.num_clients, labels_per_client=self.labels_per_client, seed=self.seed)
         return iid(len(labels), self.num_clients, seed=self.seed)
 
 
@@ -67,7 +65,7 @@ def _mnist_logistic(request: Request) -> Problem:
     images, digits = _first(request, npz.bundled(), "the bundled file")
     labels = (digits == 8).astype(np.float32)
     return Problem(
-        model=linear(784, 1),  # p = 785, starts from zero
+        model=zero_linear(784, 1),  # p = 785, starts from zero
         loss=nn.functional.binary_cross_entropy_with_logits,
         inputs=images.reshape(len(images), -1).astype(np.float32) / np.float32(255),
         targets=labels[:, None],
@@ -92,7 +90,7 @@ class DenseClassifier:
         inputs = _standardised(images, data.spec)
         widths = (inputs.shape[1], *self.hidden, data.spec.num_labels)
         return Problem(
-            model=dense_network(widths, seed=request.seed),
+            model=relu_network(widths, seed=request.seed),
             loss=nn.functional.cross_entropy,
             inputs=inputs,
             targets=labels.astype(np.int64),
@@ -232,7 +230,7 @@ def _named(name: str) -> Named:
     return PROBLEMS[name]
 
 
-def _first(request: Request, arrays: npz.Arrays, source: str) -> tuple[npz.UInt8, npz.UInt8]:
+def _first(request: Request, arrays: Arrays, source: str) -> tuple[UInt8, UInt8]:
     wanted, there = request.num_samples, len(arrays.x_train)
     if wanted > there and request.samples_per_client is not None:
         raise ConfigError(
@@ -244,7 +242,7 @@ def _first(request: Request, arrays: npz.Arrays, source: str) -> tuple[npz.UInt8
     return arrays.x_train[:wanted], arrays.y_train[:wanted]
 
 
-def _standardised(images: npz.UInt8, spec: DatasetSpec) -> npt.NDArray[np.float32]:
+def _standardised(images: UInt8, spec: DatasetSpec) -> npt.NDArray[np.float32]:
     """Return (pixel / 255 - mean) / deviation per channel, flat: (N, pixels) float32."""
     channels = images.reshape(len(images), -1, len(spec.mean)).astype(np.float32)
     mean = np.array(spec.mean, np.float32) * np.float32(255)
