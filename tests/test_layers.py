@@ -19,7 +19,7 @@ LAYERS = [
     {"codec", "clients", "theory", "cost_model", "aggregation"},
     {"history", "checkpoint", "run_lock", "saved_run", "fingerprint", "meter", "uplink"},
     {"algorithm"},
-    {"experiments", "planner", "flower"},
+    {"experiments", "verification", "planner", "flower"},
     {"cli", "__main__"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
