@@ -60,7 +60,7 @@ class Curve:
 
     settings: CurveSettings
     dimension: int
-    tuning: dict[float, list[float | None]]  # late losses of the tuning seeds by step size
+    tuning: dict[float, list[float | None]]  # mean losses of the tuning seeds by step size
     step_size: float
     loss: Float64
     accuracy: Float64
