@@ -84,7 +84,8 @@ class SavedRun:
         path = str(checkpoint.path)
         if not checkpoint.resume:
             raise CheckpointError(
-                f"checkpoint={path!r} exists; resume to continue its run, or choose another file"
+                f"checkpoint={path!r} exists; pass --resume (resume=True) to continue its run, "
+                "or choose another file"
             )
         header, arrays = files.load(path, max_bytes=2 * self._params.nbytes + MARGIN_BYTES * len(self._params))
         if header.get("kind") != KIND:
@@ -128,11 +129,16 @@ def saved_run(checkpoint: StrPath | Checkpoint | None, meter: Meter, params: Flo
         yield run
 
 
-def differing(saved: Any, here: Any, name: str = "run") -> list[str]:
-    """Return ``name=there, but here=...`` for each leaf in which two JSON values differ."""
+def differing(saved: Any, here: Any, name: str = "") -> list[str]:
+    """Return a line for each leaf in which two JSON values differ.
+
+    >>> differing({"quantizer": {"levels": 1}}, {"quantizer": {"levels": 2}})
+    ['quantizer.levels=1 there but 2 here']
+    """
     if isinstance(saved, dict) and isinstance(here, dict):
         keys = [*here, *(key for key in saved if key not in here)]
-        return [line for key in keys for line in differing(saved.get(key), here.get(key), str(key))]
+        front = f"{name}." if name else ""
+        return [line for key in keys for line in differing(saved.get(key), here.get(key), f"{front}{key}")]
     if isinstance(saved, list) and isinstance(here, list) and len(saved) == len(here):
         pairs = enumerate(zip(saved, here, strict=True))
         return [line for at, (a, b) in pairs for line in differing(a, b, f"{name}[{at}]")]
