@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpaq import checkpoint as files
-from fedpaq.checkpoint import Arrays, StrPath
+from fedpaq.atomic_file import StrPath
+from fedpaq.checkpoint import Arrays
 from fedpaq.config import require_int
 from fedpaq.errors import CheckpointError
 from fedpaq.meter import Meter
@@ -98,7 +99,7 @@ class SavedRun:
             )
         try:
             self._restore(header, arrays)
-        except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CheckpointError(f"checkpoint={path!r} holds an impossible state ({error})") from error
 
     def _restore(self, header: dict[str, Any], arrays: Arrays) -> None:
@@ -107,6 +108,8 @@ class SavedRun:
             raise ValueError(f"params {params.shape} {params.dtype}")
         require_int("rounds_done", header["rounds_done"], 0, self._meter.num_rounds)
         self._meter.restore(header["rounds_done"], header["diverged"], arrays)
+        if not np.isfinite(params[self._meter.running()]).all():
+            raise ValueError("params are not finite")
         self._params[:] = params
         self.rounds_done = header["rounds_done"]
 
