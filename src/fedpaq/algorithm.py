@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpaq.aggregation import Aggregation, Mean
-from fedpaq.checkpoint import StrPath
+from fedpaq.atomic_file import StrPath
 from fedpaq.clients import Executor, choose_executor, local_work
 from fedpaq.config import FedPAQConfig, require_same_shape
 from fedpaq.cost_model import CostModel

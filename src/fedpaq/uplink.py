@@ -16,6 +16,7 @@ from fedpaq.aggregation import Arrivals
 from fedpaq.clients import LocalWork
 from fedpaq.errors import NonFiniteUpdateError
 from fedpaq.quantizers import Quantizer, RawMessage
+from fedpaq.quantizers.low_precision import as_float32
 
 Int64 = npt.NDArray[np.int64]
 
@@ -34,7 +35,7 @@ class Uplink:
         try:
             messages = self.quantizer.quantize_batch(updates, work.keys())
         except NonFiniteUpdateError:
-            updates = np.array(updates, np.float32)
+            updates = as_float32(updates).copy()
             bad = unusable(updates)
             diverged = np.unique(work.run_of[bad])
             arrived.add([RawMessage(np.full(updates.shape[1], np.nan, np.float32))] * len(diverged), diverged)
