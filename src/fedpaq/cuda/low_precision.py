@@ -21,7 +21,6 @@ import triton.language as tl
 from torch import Tensor
 
 from fedpaq.cuda.philox import stream_words
-from fedpaq.quantizers.message import num_buckets
 
 DITHER = tl.constexpr(3)  # Purpose.DITHER
 CHUNK = 65_536  # coordinates per partial sum of squares
@@ -36,7 +35,7 @@ SUM_BLOCK = 256  # coordinates per program of the sum
 class DeviceBatch:
     """The messages of several clients on the GPU, and how many non-zeros each block of them holds."""
 
-    signed_levels: Tensor  # (r, p rounded up to a whole block) int8 or int16
+    signed_levels: Tensor  # (r, p or more) int8 or int16
     norms: Tensor  # (r, buckets) float32
     units: Tensor  # (r, buckets) float64: norm / s, NaN where the norm is not finite
     nonzeros: Tensor  # (r, blocks) int32
@@ -117,10 +116,10 @@ def levels_kernel(
 
 @triton.jit(do_not_specialize=["buckets"])
 def sum_kernel(
-    signed, units, first_job, total, signed_stride, dimension, width, buckets,
-    SIZE: tl.constexpr, ONE_BUCKET: tl.constexpr, UNROLL: tl.constexpr,
+    rows, units, first_job, total, stride, dimension, width, buckets,
+    SIZE: tl.constexpr, ONE_BUCKET: tl.constexpr, QUANTIZED: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """total[run, block] += level * unit, job after job."""
+    """total[run, block] += row * unit, job after job; rows of levels reach beyond p, rows of floats do not."""
     run = tl.program_id(1)
     at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     inside = at < dimension
@@ -129,9 +128,11 @@ def sum_kernel(
     start, stop = tl.load(first_job + run), tl.load(first_job + run + 1)
     bucket = tl.where(inside, at // width, 0)
     for job in tl.range(start, stop, loop_unroll_factor=UNROLL):
-        level = tl.load(signed + job * signed_stride + at)
-        unit = tl.load(units + job * buckets) if ONE_BUCKET else tl.load(units + job * buckets + bucket)
-        added += level.to(tl.float64) * unit
+        if QUANTIZED:
+            unit = tl.load(units + job * buckets) if ONE_BUCKET else tl.load(units + job * buckets + bucket)
+            added += tl.load(rows + job * stride + at).to(tl.float64) * unit
+        else:
+            added += tl.load(rows + job * stride + at, mask=inside, other=0.0).to(tl.float64)
     tl.store(here, added, mask=inside)
 
 
@@ -140,7 +141,8 @@ def quantize(
 ) -> DeviceBatch:
     """Quantize r updates (r, p); job j has key (seeds[j], round, clients[j]), int64 on the same device."""
     jobs, dimension = updates.shape
-    buckets, width = num_buckets(dimension, bucket_size), bucket_size or dimension
+    width = bucket_size or dimension
+    buckets = triton.cdiv(dimension, width)
     norms, scales, units = find_norms(updates, levels, width, buckets)
     blocks = triton.cdiv(dimension, BLOCK)
     place = {"device": updates.device}
@@ -172,9 +174,18 @@ def find_norms(updates: Tensor, levels: int, width: int, buckets: int) -> tuple[
 
 def add_levels(batch: DeviceBatch, first_job: Tensor, total: Tensor) -> None:
     """Add jobs first_job[run]..first_job[run + 1] to total[run] (runs, p), in order; float64."""
+    _add(batch.signed_levels, batch.units, batch.width, first_job, total)
+
+
+def add_updates(updates: Tensor, first_job: Tensor, total: Tensor) -> None:
+    """Add updates (r, p) as they are, each job to its run, in order."""
+    _add(updates, None, total.shape[1], first_job, total)
+
+
+def _add(rows: Tensor, units: Tensor | None, width: int, first_job: Tensor, total: Tensor) -> None:
     runs, dimension = total.shape
+    buckets = 1 if units is None else units.shape[1]
     sum_kernel[(triton.cdiv(dimension, SUM_BLOCK), runs)](
-        batch.signed_levels, batch.units, first_job, total,
-        batch.signed_levels.stride(0), dimension, batch.width, batch.units.shape[1],
-        SUM_BLOCK, batch.units.shape[1] == 1, 8, num_warps=2, enable_fp_fusion=False,
+        rows, units, first_job, total, rows.stride(0), dimension, width, buckets,
+        SUM_BLOCK, buckets == 1, units is not None, 8, num_warps=2, enable_fp_fusion=False,
     )  # fmt: skip
