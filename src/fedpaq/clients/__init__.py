@@ -9,6 +9,7 @@ import warnings
 from typing import Any, Protocol
 
 from fedpaq.clients import dense
+from fedpaq.clients.batched import Batched
 from fedpaq.clients.dense import Dense
 from fedpaq.clients.sequential import Sequential
 from fedpaq.clients.vectorised import Vectorised, reason_not_vectorisable
@@ -32,6 +33,7 @@ EXECUTORS: dict[str, type[Any]] = {
     "sequential": Sequential,
     "vectorised": Vectorised,
     "dense": Dense,
+    "batched": Batched,
 }
 
 
@@ -45,6 +47,9 @@ def choose_executor(executor: str | Executor, problem: Problem) -> Executor:
         return Sequential()
     if executor == "dense" or (executor == "auto" and dense.is_available(problem)):
         return Dense()
+    on_gpu = problem.inputs.device.type == "cuda"
+    if executor == "batched" or (executor == "auto" and on_gpu and problem.dense_network is not None):
+        return Batched()
     reason = reason_not_vectorisable(problem)
     if reason is None:
         return Vectorised()
@@ -57,6 +62,7 @@ def choose_executor(executor: str | Executor, problem: Problem) -> Executor:
 
 __all__ = [
     "EXECUTORS",
+    "Batched",
     "Dense",
     "Executor",
     "LocalWork",
