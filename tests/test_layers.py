@@ -19,7 +19,7 @@ LAYERS = [
     {"codec", "clients", "theory", "cost_model"},
     {"history", "checkpoint", "meter", "uplink"},
     {"algorithm"},
-    {"experiments", "planner", "flower"},
+    {"experiments", "planner", "verification", "flower"},
     {"cli", "__main__"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
