@@ -8,9 +8,9 @@ import torch
 
 import fedpaq
 from fedpaq import codec
+from fedpaq.aggregation import add_messages
 from fedpaq.clients import Vectorised
 from fedpaq.errors import ConfigError, DivergedError
-from fedpaq.uplink import add_messages
 from small_problems import make_problem
 
 

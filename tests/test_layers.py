@@ -16,10 +16,10 @@ LAYERS = [
     {"errors"},
     {"config", "randomness", "compiled"},
     {"problems", "quantizers"},
-    {"codec", "clients", "theory", "cost_model"},
-    {"history", "checkpoint", "meter", "uplink"},
+    {"codec", "clients", "theory", "cost_model", "aggregation"},
+    {"history", "checkpoint", "run_lock", "saved_run", "fingerprint", "meter", "uplink"},
     {"algorithm"},
-    {"experiments", "planner", "verification", "flower"},
+    {"experiments", "verification", "planner", "flower"},
     {"cli", "__main__"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

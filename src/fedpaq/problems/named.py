@@ -122,44 +122,52 @@ def _synthetic_logistic(request: Request) -> Problem:
 
 @dataclass(frozen=True)
 class Named:
-    """A problem's builder, the dataset it needs (None: nothing to fetch) and what it is."""
+    """A problem's builder, its dataset (None: nothing to fetch), a step size that works, what it is."""
 
     build: Callable[[Request], Problem]
     dataset: str | None
+    step_size: float
     summary: str
 
 
 PROBLEMS = {
     "mnist-logistic": Named(
-        _mnist_logistic, None, "regularised logistic regression, MNIST digits 0 and 8 (bundled), p = 785"
+        _mnist_logistic, None, 0.5, "regularised logistic regression, MNIST digits 0 and 8 (bundled), p = 785"
     ),
     # The paper gives no width for its one-hidden-layer networks. 128 makes 101,770 parameters, the
     # size of its CIFAR-10 network; 100 is one unit a label, so that the layer is no bottleneck.
     "fashion-mlp": Named(
         DenseClassifier("fashion-mnist", (128,)),
         "fashion-mnist",
+        0.1,
         "dense network 784-128-10 on Fashion-MNIST, p = 101,770",
     ),
     "cifar10-mlp-92k": Named(
         DenseClassifier("cifar10", (29,) * 4),
         "cifar10",
+        0.05,
         "dense network 3072-29-29-29-29-10 on CIFAR-10, p = 92,027",
     ),
     "cifar10-mlp-248k": Named(
         DenseClassifier("cifar10", (75,) * 4),
         "cifar10",
+        0.05,
         "dense network 3072-75-75-75-75-10 on CIFAR-10, p = 248,335",
     ),
     "cifar100-mlp": Named(
         DenseClassifier("cifar100", (100,)),
         "cifar100",
+        0.05,
         "dense network 3072-100-100 on CIFAR-100, p = 317,400",
     ),
     "synthetic-quadratic": Named(
-        _synthetic_quadratic, None, "strongly convex quadratic with L, mu, sigma and optimum known, p = 20"
+        _synthetic_quadratic,
+        None,
+        0.05,
+        "strongly convex quadratic with L, mu, sigma and optimum known, p = 20",
     ),
     "synthetic-logistic": Named(
-        _synthetic_logistic, None, "small logistic regression for up to millions of clients, p = 10"
+        _synthetic_logistic, None, 0.5, "small logistic regression for up to millions of clients, p = 10"
     ),
 }
 
@@ -176,6 +184,11 @@ def describe(name: str) -> str:
     'dense network 3072-29-29-29-29-10 on CIFAR-10, p = 92,027'
     """
     return _named(name).summary
+
+
+def suggested_step_size(name: str) -> float:
+    """Return a step size that works for the problem with a few local steps; tune it for best results."""
+    return _named(name).step_size
 
 
 def load(

@@ -81,7 +81,7 @@ def _header(stream: IO[bytes]) -> tuple[str, bool, tuple[int, ...]]:
     NumPy's own parser evaluates the text as Python; what uint8 arrays need is one pattern.
     """
     magic = stream.read(8)
-    if magic[:6] != b"\x93NUMPY" or magic[6] not in (1, 2, 3):
+    if magic[:6] != b"\x93NUMPY" or magic[6:7] not in (b"\1", b"\2", b"\3"):
         raise ValueError("an entry does not begin like an array")
     num_bytes = int.from_bytes(stream.read(2 if magic[6] == 1 else 4), "little")
     text = stream.read(min(num_bytes, HEADER_BYTES)).decode("latin-1")

@@ -125,9 +125,12 @@ class Problem:
         Buffers start from the module's own for every call and changes to them are discarded:
         they are not part of x.
         """
-        state = {**self.unflatten(params), **self._on(params.device, self._frozen)}
-        buffers = {key: value.clone() for key, value in self._on(params.device, self._buffers).items()}
-        result: Tensor = torch.func.functional_call(self.model, {**state, **buffers}, (inputs,))
+        return self._call(self.unflatten(params), inputs)
+
+    def _call(self, parts: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        frozen = self._on(inputs.device, self._frozen)
+        buffers = {key: value.clone() for key, value in self._on(inputs.device, self._buffers).items()}
+        result: Tensor = torch.func.functional_call(self.model, {**parts, **frozen, **buffers}, (inputs,))
         return result
 
     def objective(self, params: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -136,6 +139,17 @@ class Problem:
         if self.regularization:
             value = value + 0.5 * self.regularization * params.square().sum()
         return value
+
+    def gradient(self, params: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the gradient of ``objective`` (p,), in a form vmap can take.
+
+        Differentiates by the module's tensors, not by the flat vector: the backward pass of a slice
+        would write p zeros for each of them.
+        """
+        by_part = torch.func.grad(lambda parts: self.loss(self._call(parts, inputs), targets))
+        parts = by_part(self.unflatten(params))
+        flat = torch.cat([parts[key].reshape(-1) for key in self._parameters])
+        return flat + self.regularization * params if self.regularization else flat
 
     def evaluate(self, params: Any) -> Evaluation:
         """Return training loss over every sample a client holds, and accuracy for label targets."""
