@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from fedpaq import codec, problems, quantizers
     from fedpaq.algorithm import sweep, train
+    from fedpaq.codec import accumulate, decode, encode
     from fedpaq.config import FedPAQConfig
     from fedpaq.cost_model import CostModel
     from fedpaq.errors import (
@@ -36,6 +37,9 @@ _HOME = {
     "sweep": "algorithm",
     "FedPAQConfig": "config",
     "CostModel": "cost_model",
+    "accumulate": "codec",
+    "decode": "codec",
+    "encode": "codec",
     "History": "history",
     "Record": "history",
     "Problem": "problems",

@@ -19,14 +19,17 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from fedpaq.aggregation import Aggregation, Mean
+from fedpaq.checkpoint import StrPath
 from fedpaq.clients import Executor, choose_executor, local_work
-from fedpaq.config import FedPAQConfig, require_int, require_same_shape
+from fedpaq.config import FedPAQConfig, require_same_shape
 from fedpaq.cost_model import CostModel
 from fedpaq.history import History, Record
 from fedpaq.meter import Callback, Meter
 from fedpaq.problems import Problem
 from fedpaq.quantizers import Identity, Quantizer
 from fedpaq.randomness import Key, sample_without_replacement
+from fedpaq.saved_run import Checkpoint, saved_run
 from fedpaq.uplink import Uplink
 
 Float32 = npt.NDArray[np.float32]
@@ -41,6 +44,8 @@ def train(
     executor: str | Executor = "auto",
     evaluate_every: int = 1,
     callback: Callable[[Record, Float32], None] | None = None,
+    aggregation: Aggregation | None = None,
+    checkpoint: StrPath | Checkpoint | None = None,
 ) -> History:
     """Run FedPAQ and return its history: ``sweep`` of one run.
 
@@ -55,6 +60,8 @@ def train(
         executor=executor,
         evaluate_every=evaluate_every,
         callback=None if callback is None else lambda _, record, params: callback(record, params),
+        aggregation=aggregation,
+        checkpoint=checkpoint,
     )
     return history.raise_if_diverged()
 
@@ -68,34 +75,36 @@ def sweep(
     executor: str | Executor = "auto",
     evaluate_every: int = 1,
     callback: Callback | None = None,
+    aggregation: Aggregation | None = None,
+    checkpoint: StrPath | Checkpoint | None = None,
 ) -> list[History]:
     """Run all ``configs`` as one batch and return a history each, as separate ``train`` calls would.
 
-    The configs may differ in step size and seed; r, tau, T and B are shared. ``quantizer``
-    defaults to none (FedAvg). ``evaluate_every`` thins the evaluation of the training loss: 0
-    evaluates after the last round only. ``callback(run, record, params)`` is called for each run
-    before the first round and after every round. A diverged run ends early and says so.
+    The configs may differ in step size and seed; r, tau, T and B are shared. ``quantizer`` defaults to
+    none (FedAvg), ``aggregation`` to the paper's mean. ``evaluate_every`` thins the evaluation of the
+    training loss: 0 evaluates after the last round only. ``callback(run, record, params)`` is called for
+    each run before the first round and after every round. A diverged run ends early and says so. With a
+    ``checkpoint`` the state is saved after every round, and the same call continues from it.
     """
-    require_int("evaluate_every", evaluate_every, 0)
     shape = require_same_shape(configs)
     shape.check_against(problem.num_clients)
     quantizer, cost_model = quantizer or Identity(), cost_model or CostModel.from_ratio(100)
-    chosen, uplink = choose_executor(executor, problem), Uplink(quantizer)
-    meter = Meter(problem, configs, quantizer, cost_model, chosen.name, evaluate_every, callback)
+    chosen, uplink, server = choose_executor(executor, problem), Uplink(quantizer), aggregation or Mean()
+    meter = Meter(problem, configs, quantizer, cost_model, chosen.name, evaluate_every, callback, server)
 
     params = np.tile(problem.initial_params, (len(configs), 1))  # x_0 of each run: (runs, p)
-    meter.start(params)
-    for k in range(shape.num_rounds):  # line 1
-        runs = meter.running()
-        participants = draw_participants(problem, [configs[run] for run in runs], k)  # line 2: (runs, r)
-        total = np.zeros((len(runs), problem.dimension))
-        payload_bytes = np.zeros(len(runs), np.int64)
-        for work in local_work(problem, [configs[run] for run in runs], k, params[runs], participants):
-            updates = chosen.local_updates(problem, work)  # lines 3-9: (jobs, p)
-            sizes = uplink.send(updates, work, total)  # line 10
-            np.add.at(payload_bytes, work.run_of, sizes)
-        params[runs] = params[runs] + total / shape.clients_per_round  # line 11
-        meter.round_done(k, runs, params[runs], participants, payload_bytes)
+    with saved_run(checkpoint, meter, params) as saved:
+        for k in saved.rounds():  # line 1
+            runs = meter.running()
+            active = [configs[run] for run in runs]
+            participants = draw_participants(problem, active, k)  # line 2: (runs, r)
+            arrived, payload_bytes = server.start(len(runs), problem.dimension), np.zeros(len(runs), np.int64)
+            for work in local_work(problem, active, k, params[runs], participants):
+                updates = chosen.local_updates(problem, work)  # lines 3-9: (jobs, p)
+                sizes = uplink.send(updates, work, arrived)  # line 10
+                np.add.at(payload_bytes, work.run_of, sizes)
+            params[runs] = params[runs] + arrived.mean()  # line 11
+            meter.round_done(k, runs, params[runs], participants, payload_bytes)
     return meter.histories(params)
 
 
@@ -107,4 +116,4 @@ def draw_participants(problem: Problem, configs: Sequence[FedPAQConfig], round: 
         )
         for config in configs
     ]
-    return np.stack(draws) if draws else np.zeros((0, 0), np.int64)
+    return np.stack(draws)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,31 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedpaq.checkpoint import atomic_write
 from fedpaq.errors import ConfigError, DivergedError
 
 FORMAT = "fedpaq-history-1"
+_TEXTS = ("problem", "quantizer", "executor")
+_MAPPINGS = ("config", "cost_model")
+_COUNTS = ("dimension", "num_clients")
+_RECORD_TYPES: dict[str, Any] = {
+    "round": int,
+    "steps": int,
+    "loss": float | int | None,
+    "accuracy": float | int | None,
+    "payload_bytes": int,
+    "upload_bits": float | int,
+    "computation_seconds": float | int,
+    "seconds": float | int,
+}
+_COLUMNS = {  # how a checkpoint stores records; round and steps follow from the position
+    "loss": np.float64,
+    "accuracy": np.float64,
+    "payload_bytes": np.int64,
+    "upload_bits": np.int64,
+    "computation_seconds": np.float64,
+    "seconds": np.float64,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +72,7 @@ class History:
     records: list[Record]
     params: npt.NDArray[np.float32]  # (p,)
     diverged: str | None = None  # why the run ended early, if it did
+    aggregation: str = "mean"
 
     @property
     def final(self) -> Record:
@@ -79,6 +103,7 @@ class History:
             "quantizer": self.quantizer,
             "cost_model": dict(self.cost_model),
             "executor": self.executor,
+            "aggregation": self.aggregation,
             "diverged": self.diverged,
             "records": [asdict(record) for record in self.records],
             "params": base64.b64encode(self.params.astype("<f4").tobytes()).decode("ascii"),
@@ -89,33 +114,90 @@ class History:
     def from_json(cls, text: str) -> History:
         """Return the run that ``to_json`` wrote."""
         try:
-            values = json.loads(text)
+            values = json.loads(text, parse_constant=_no_constant)
             if values["format"] != FORMAT:
                 raise ConfigError(f"format={values['format']!r} is not {FORMAT!r}")
             params = np.frombuffer(base64.b64decode(values["params"], validate=True), "<f4")
-            records = [Record(**record) for record in values["records"]]
-            return cls(
-                **{
-                    key: values[key] for key in ("problem", "dimension", "num_clients", "config", "quantizer")
-                },
-                **{key: values[key] for key in ("cost_model", "executor", "diverged")},
-                records=records,
+            history = cls(
+                **{key: values[key] for key in _TEXTS + _MAPPINGS + _COUNTS + ("diverged",)},
+                aggregation=values.get("aggregation", "mean"),
+                records=[Record(**record) for record in values["records"]],
                 params=params.astype(np.float32),
             )
-        except (ValueError, KeyError, TypeError) as error:
+            history._check()
+            return history
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(f"not a history in the form {FORMAT!r}: {error}") from error
+
+    def _check(self) -> None:
+        """Raise ValueError unless every field has its type: JSON from elsewhere may hold anything."""
+        for names, kind in ((_TEXTS, str), (_MAPPINGS, dict), (_COUNTS, int)):
+            for name in names:
+                _require_type(name, getattr(self, name), kind)
+        _require_type("aggregation", self.aggregation, str)
+        _require_type("diverged", self.diverged, str | None)
+        if self.params.shape != (self.dimension,) or not self.records:
+            raise ValueError(
+                f"dimension={self.dimension}, {self.params.size} params, {len(self.records)} records"
+            )
+        for record in self.records:
+            for field, kind in _RECORD_TYPES.items():
+                _require_type(field, getattr(record, field), kind)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the JSON in one step: a reader sees the old file or the whole new one."""
-        target = Path(path)
-        partial = target.with_name(f".{target.name}.{os.getpid()}.part")
-        try:
-            partial.write_text(self.to_json(), encoding="utf-8")
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
+        atomic_write(path, self.to_json().encode("utf-8"))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> History:
         """Read a run written by ``save``."""
-        return cls.from_json(Path(path).read_text(encoding="utf-8"))
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"history={str(path)!r} is not a text file: {error}") from error
+        return cls.from_json(text)
+
+
+def to_columns(runs: Sequence[Sequence[Record]]) -> dict[str, npt.NDArray[Any]]:
+    """Return the records of several runs as flat columns, run after run; NaN stands for None."""
+    records = [record for run in runs for record in run]
+    columns: dict[str, npt.NDArray[Any]] = {
+        name: np.array([_or_nan(getattr(record, name)) for record in records], dtype)
+        for name, dtype in _COLUMNS.items()
+    }
+    return {"records_per_run": np.array([len(run) for run in runs], np.int64), **columns}
+
+
+def from_columns(columns: Mapping[str, npt.NDArray[Any]], local_steps: int) -> list[list[Record]]:
+    """Return the records that ``to_columns`` wrote; anything else raises ValueError or KeyError."""
+    counts = columns["records_per_run"]
+    values = [columns[name] for name in _COLUMNS]
+    fits = counts.ndim == 1 and counts.dtype == np.int64 and bool((counts >= 1).all())
+    for column, dtype in zip(values, _COLUMNS.values(), strict=True):
+        fits = fits and column.shape == (int(counts.sum()),) and column.dtype == dtype
+    if not fits:
+        raise ValueError("the records do not fit together")
+    rows = iter(zip(*(column.tolist() for column in values), strict=True))
+    return [[_record(round, local_steps, next(rows)) for round in range(count)] for count in counts.tolist()]
+
+
+def _record(round: int, local_steps: int, row: tuple[Any, ...]) -> Record:
+    values: dict[str, Any] = {
+        name: None if value != value else value for name, value in zip(_COLUMNS, row, strict=True)
+    }
+    return Record(round=round, steps=round * local_steps, **values)
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not allowed")
+
+
+def _require_type(name: str, value: object, kind: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise ValueError(f"{name}={value!r:.40} has the wrong type")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name}={value} is not finite")

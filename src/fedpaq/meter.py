@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fedpaq import codec
-from fedpaq.config import FedPAQConfig
+from fedpaq.aggregation import Aggregation, Mean
+from fedpaq.config import FedPAQConfig, require_int
 from fedpaq.cost_model import CostModel
-from fedpaq.history import History, Record
+from fedpaq.fingerprint import fingerprint
+from fedpaq.history import History, Record, from_columns, to_columns
 from fedpaq.problems import Evaluation, Problem
 from fedpaq.quantizers import Quantizer
 
@@ -32,10 +35,13 @@ class Meter:
         executor: str,
         evaluate_every: int,
         callback: Callback | None = None,
+        aggregation: Aggregation | None = None,
     ) -> None:
+        require_int("evaluate_every", evaluate_every, 0)
         self._problem, self._configs, self._quantizer = problem, configs, quantizer
         self._cost_model, self._executor = cost_model, executor
         self._evaluate_every, self._callback = evaluate_every, callback
+        self._aggregation = aggregation or Mean()
         self._records: list[list[Record]] = [[] for _ in configs]
         self._diverged: dict[int, str] = {}
 
@@ -103,9 +109,44 @@ class Meter:
                 records=self._records[run],
                 params=params[run].copy(),
                 diverged=self._diverged.get(run),
+                aggregation=self._aggregation.name,
             )
             for run, config in enumerate(self._configs)
         ]
+
+    @property
+    def num_rounds(self) -> int:
+        """K."""
+        return self._configs[0].num_rounds
+
+    def identity(self) -> dict[str, Any]:
+        """Return what fixes the bits of these runs."""
+        return fingerprint(
+            self._problem,
+            self._configs,
+            quantizer=self._quantizer,
+            cost_model=self._cost_model,
+            aggregation=self._aggregation,
+            executor=self._executor,
+            evaluate_every=self._evaluate_every,
+        )
+
+    def state(self) -> tuple[dict[str, str], dict[str, npt.NDArray[Any]]]:
+        """Return why runs have diverged, and all records as columns."""
+        return {str(run): why for run, why in self._diverged.items()}, to_columns(self._records)
+
+    def restore(
+        self, rounds_done: int, diverged: Mapping[str, str], columns: Mapping[str, npt.NDArray[Any]]
+    ) -> None:
+        """Take up a ``state`` after ``rounds_done`` rounds; raise ValueError if it cannot be one."""
+        records = from_columns(columns, self._configs[0].local_steps)
+        ended = {int(run): str(why) for run, why in diverged.items()}
+        if len(records) != len(self._configs) or not set(ended) <= set(range(len(records))):
+            raise ValueError(f"records of {len(records)} runs, not of {len(self._configs)}")
+        for run, rows in enumerate(records):
+            if len(rows) > rounds_done + 1 or (run not in ended and len(rows) != rounds_done + 1):
+                raise ValueError(f"run {run} has {len(rows)} records after {rounds_done} rounds")
+        self._records, self._diverged = records, ended
 
     def _keep(self, run: int, record: Record, params: Float32) -> None:
         self._records[run].append(record)

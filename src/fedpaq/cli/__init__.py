@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fedpaq import __version__
+from fedpaq.cli import data
 from fedpaq.cli.run import run
 from fedpaq.errors import FedPAQError
 
@@ -39,6 +40,7 @@ def _root(
 
 
 app.command("run")(run)
+app.add_typer(data.app, name="data")
 
 
 def main() -> None:

@@ -109,9 +109,7 @@ def run(
         _print(histories, unit="gradient times" if bandwidth is None else "")
 
 
-def _train(
-    name: str, task: Any, config: Any, quantizer: Any, options: dict[str, Any], quiet: bool
-) -> History:
+def _train(name: str, task: Any, config: Any, quantizer: Any, options: dict[str, Any], quiet: bool) -> History:
     from fedpaq import train
 
     with progress_bar(quiet) as bar:

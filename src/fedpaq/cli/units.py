@@ -28,9 +28,7 @@ def parse_bandwidth(text: str) -> float:
         bits = 8.0 if unit in ("B", "byte", "bytes") else 1.0
         return float(number) * _PREFIX[prefix.lower()] * bits
     except ValueError:
-        raise ConfigError(
-            f"bandwidth={text!r} is not a rate; write e.g. 1Mbit/s, 500kbit/s or 2MB/s"
-        ) from None
+        raise ConfigError(f"bandwidth={text!r} is not a rate; write e.g. 1Mbit/s, 500kbit/s or 2MB/s") from None
 
 
 def format_bytes(count: float) -> str:

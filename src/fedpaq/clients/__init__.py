@@ -49,8 +49,7 @@ def choose_executor(executor: str | Executor, problem: Problem) -> Executor:
     if reason is None:
         return Vectorised()
     warnings.warn(
-        f"executor={executor!r}: vmap cannot take this module ({reason}); "
-        "using 'sequential', which is slower",
+        f"executor={executor!r}: vmap cannot take this module ({reason}); using 'sequential', which is slower",
         stacklevel=3,
     )
     return Sequential()

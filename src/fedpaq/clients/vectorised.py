@@ -39,7 +39,7 @@ class Vectorised:
 
     @staticmethod
     def _descend(problem: Problem, work: LocalWork, start: Tensor) -> Tensor:
-        gradients = torch.func.vmap(torch.func.grad(problem.objective))
+        gradients = torch.func.vmap(problem.gradient)
         run_of = torch.from_numpy(work.run_of).to(start.device)
         step_sizes = torch.from_numpy(work.step_sizes).to(start.device)[run_of][:, None]  # (c, 1)
         received = start[run_of]  # (c, p)
@@ -62,7 +62,7 @@ def reason_not_vectorisable(problem: Problem) -> str | None:
         for values in (problem.inputs, problem.targets)
     )
     try:
-        torch.func.vmap(torch.func.grad(problem.objective))(params, inputs, targets)
+        torch.func.vmap(problem.gradient)(params, inputs, targets)
     except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return None

@@ -115,9 +115,7 @@ def whole_clients(partition: Partition, clients: Int64, local_steps: int) -> Int
     return np.repeat(rows[:, None, :], local_steps, axis=1)
 
 
-def _parts(
-    partition: Partition, clients: Int64, batch_size: int | None, jobs_at_once: int
-) -> Iterator[slice]:
+def _parts(partition: Partition, clients: Int64, batch_size: int | None, jobs_at_once: int) -> Iterator[slice]:
     """Yield runs of jobs, cut at ``jobs_at_once`` and, for full batches, where the client size changes."""
     sizes = partition.sizes(clients)
     start = 0

@@ -104,9 +104,7 @@ def sgd_step(params, widths, activations, deltas, batch, step_size, decay, label
         delta = deltas[layer + 1]
         if layer > 0:
             sizes[0], sizes[1], sizes[2] = before, batch, after
-            gemm(
-                _PLAIN, _PLAIN, sizes, 1.0, weight, before, delta, after, 0.0, deltas[layer], before, letters
-            )
+            gemm(_PLAIN, _PLAIN, sizes, 1.0, weight, before, delta, after, 0.0, deltas[layer], before, letters)
             for i in range(batch * before):
                 if activations[layer][i] <= 0:
                     deltas[layer][i] = 0

@@ -54,8 +54,7 @@ def round_to_levels(values, scale, levels, dither, out):
 
 
 _SIGNATURES = [
-    "void(float32[:, ::1], uint64[::1], int64[::1], int64[::1], int64, int64, float32[:, ::1], "
-    f"{kind}[:, ::1])"
+    f"void(float32[:, ::1], uint64[::1], int64[::1], int64[::1], int64, int64, float32[:, ::1], {kind}[:, ::1])"
     for kind in ("int8", "int16")
 ]
 

@@ -1,6 +1,6 @@
 """WHAT IS LEARNT: data + partition + model + loss."""
 
-from fedpaq.problems.named import describe, load, names
+from fedpaq.problems.named import describe, load, names, suggested_step_size
 from fedpaq.problems.partitions import Partition, by_label, dirichlet, iid
 from fedpaq.problems.problem import Evaluation, Known, Problem
 from fedpaq.problems.synthetic import synthetic_logistic, synthetic_quadratic
@@ -16,6 +16,7 @@ __all__ = [
     "iid",
     "load",
     "names",
+    "suggested_step_size",
     "synthetic_logistic",
     "synthetic_quadratic",
 ]

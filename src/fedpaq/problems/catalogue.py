@@ -7,11 +7,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from fedpaq.errors import DatasetError, unknown_name
 
 Format = Literal["idx", "cifar-binary"]
+UInt8 = npt.NDArray[np.uint8]
+
+
+class Arrays(NamedTuple):
+    """Images and labels of the training and test parts."""
+
+    x_train: UInt8  # (N, ...)
+    y_train: UInt8  # (N,)
+    x_test: UInt8  # (M, ...)
+    y_test: UInt8  # (M,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +50,9 @@ class DatasetSpec:
     npz_names: tuple[str, ...]  # preferred first
     format: Format
     files: tuple[OfficialFile, ...]
-    folders: tuple[str, ...]  # where inside a data folder the official files are looked for
+    # Where inside a data folder the official files are looked for. MNIST and Fashion-MNIST name their
+    # files alike, so only a folder's name tells them apart.
+    folders: tuple[str, ...]
     address: str  # each file is at address + its name
     licence: str
     system_folder: str | None = None  # where a Linux distribution installs the official files
@@ -51,9 +66,9 @@ class DatasetSpec:
         """Say what to fetch and where to put it."""
         names = ", ".join(file.name for file in self.files)
         return (
-            f"fetch {names} from {self.address} (or make {self.npz_names[0]} with keys "
-            "x_train y_train x_test y_test), put it in a folder, and name that folder with --data-dir, "
-            f"data_dir= or FEDPAQ_DATA; online, `fedpaq data get {self.name}` does it"
+            f"run `fedpaq data get {self.name}`, or fetch {names} from {self.address} and put them in "
+            f"DIR/{self.name} (or {self.npz_names[0]} with uint8 arrays {' '.join(Arrays._fields)} in DIR), "
+            "where DIR is the folder that --data-dir, data_dir= or FEDPAQ_DATA names"
         )
 
     def damaged(self, path: Path, what: str) -> DatasetError:
@@ -87,7 +102,7 @@ DATASETS = {
             ("8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6", 1_648_877),
             ("f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6", 4_542),
         ),
-        folders=("", "mnist", "MNIST/raw"),
+        folders=("mnist", "MNIST/raw"),
         # The authors' page no longer serves the files; this is the mirror PyTorch uses.
         address="https://ossci-datasets.s3.amazonaws.com/mnist/",
         licence="CC BY-SA 3.0",
@@ -108,7 +123,6 @@ DATASETS = {
             ("346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073", 4_422_102),
             ("67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5", 5_148),
         ),
-        # Not the folder itself: MNIST's files carry the same names and would be mistaken for these.
         folders=("fashion-mnist", "fashion_mnist", "FashionMNIST/raw"),
         address="https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
         licence="MIT",
@@ -131,9 +145,9 @@ DATASETS = {
                 num_bytes=170_052_171,
             ),
         ),
-        folders=("", "cifar10"),
+        folders=("cifar10", ""),
         address="https://www.cs.toronto.edu/~kriz/",
-        licence="none stated; cite Krizhevsky 2009",
+        licence="none stated",
     ),
     "cifar100": DatasetSpec(
         name="cifar100",
@@ -152,9 +166,9 @@ DATASETS = {
                 num_bytes=168_513_733,
             ),
         ),
-        folders=("", "cifar100"),
+        folders=("cifar100", ""),
         address="https://www.cs.toronto.edu/~kriz/",
-        licence="none stated; cite Krizhevsky 2009",
+        licence="none stated",
     ),
 }
 

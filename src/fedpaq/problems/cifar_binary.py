@@ -16,8 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpaq.problems.catalogue import DatasetSpec
-from fedpaq.problems.npz import Arrays, UInt8
+from fedpaq.problems.catalogue import Arrays, DatasetSpec, UInt8
 
 PIXELS = 3 * 32 * 32
 

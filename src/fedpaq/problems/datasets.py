@@ -14,11 +14,15 @@ from typing import Literal
 
 from fedpaq.errors import DatasetError
 from fedpaq.problems import cifar_binary, idx, npz
-from fedpaq.problems.catalogue import DatasetSpec, spec
+from fedpaq.problems.catalogue import Arrays, DatasetSpec, spec
 from fedpaq.problems.download import default_cache, download, is_intact
-from fedpaq.problems.npz import Arrays
 
 Place = Literal["data folder", "system", "cache"]
+LOCATORS: dict[str, Callable[[DatasetSpec, Path], Path | None]] = {
+    "npz": npz.locate,
+    "idx": idx.locate,
+    "cifar-binary": cifar_binary.locate,
+}
 READERS: dict[str, Callable[[DatasetSpec, Path], Arrays]] = {
     "npz": npz.read,
     "idx": idx.read,
@@ -44,28 +48,33 @@ class Dataset:
     arrays: Arrays
 
 
-def locate(
-    dataset: DatasetSpec, *, data_dir: Path | None = None, cache_dir: Path | None = None
-) -> Source | None:
+def locate(dataset: DatasetSpec, *, data_dir: Path | None, cache_dir: Path) -> Source | None:
     """Return the first place that has the dataset, without reading it; None if no place has."""
     if data_dir is not None:
-        if not data_dir.is_dir():
-            raise DatasetError(f"data_dir={str(data_dir)!r} is not a folder; choose one that exists")
-        found = _in_folder(dataset, data_dir)
-        if found is not None:
-            return Source("data folder", *found)
-    if dataset.system_folder is not None and Path(dataset.system_folder).is_dir():
-        return Source("system", dataset.format, Path(dataset.system_folder))
-    folder = (cache_dir or default_cache()) / dataset.name
+        require_folder(data_dir)
+        for format in ("npz", dataset.format):
+            path = LOCATORS[format](dataset, data_dir)
+            if path is not None:
+                return Source("data folder", format, path)
+    if dataset.system_folder is not None:
+        path = LOCATORS[dataset.format](dataset, Path(dataset.system_folder))
+        if path is not None:
+            return Source("system", dataset.format, path)
+    folder = cache_dir / dataset.name
     if all((folder / file.name).is_file() for file in dataset.files):
-        return Source("cache", dataset.format, _official(dataset, folder))
+        path = folder if len(dataset.files) > 1 else folder / dataset.files[0].name
+        return Source("cache", dataset.format, path)
     return None
+
+
+def require_folder(data_dir: Path) -> None:
+    """Raise DatasetError unless ``data_dir`` is a folder: a mistyped one is not skipped."""
+    if not data_dir.is_dir():
+        raise DatasetError(f"data_dir={str(data_dir)!r} is not a folder; choose one that exists")
 
 
 def read(dataset: DatasetSpec, source: Source) -> Dataset:
     """Read and check what ``locate`` found."""
-    if source.place == "cache":
-        _require_intact(dataset, source)
     try:
         arrays = READERS[source.format](dataset, source.path)
     except DatasetError:
@@ -87,40 +96,27 @@ def read(dataset: DatasetSpec, source: Source) -> Dataset:
 
 
 def load_dataset(
-    name: str,
+    dataset: str | DatasetSpec,
     *,
     data_dir: str | Path | None = None,
     cache_dir: str | Path | None = None,
     may_download: bool = True,
 ) -> Dataset:
-    """Find the dataset called ``name``, downloading it if need be, and read it."""
-    dataset = spec(name)
-    cache = Path(cache_dir) if cache_dir is not None else default_cache()
-    folder = Path(data_dir) if data_dir is not None else None
+    """Find a dataset, downloading it if need be (a damaged cache, too), and read it."""
+    dataset = spec(dataset) if isinstance(dataset, str) else dataset
+    cache = default_cache() if cache_dir is None else Path(cache_dir)
+    folder = None if data_dir is None else Path(data_dir).expanduser()
     source = locate(dataset, data_dir=folder, cache_dir=cache)
-    if source is None:
+    if source is None or (source.place == "cache" and not cache_is_intact(dataset, cache)):
         if not may_download:
-            raise DatasetError(f"dataset={name!r} was not found; {dataset.advice()}")
-        download(dataset, cache / name)
-        source = Source("cache", dataset.format, _official(dataset, cache / name))
+            raise DatasetError(f"dataset={dataset.name!r} was not found intact; {dataset.advice()}")
+        download(dataset, cache / dataset.name)
+        source = locate(dataset, data_dir=None, cache_dir=cache)
+    if source is None:
+        raise DatasetError(f"folder={str(cache)!r} lost files while {dataset.name} was downloaded; try again")
     return read(dataset, source)
 
 
-def _in_folder(dataset: DatasetSpec, folder: Path) -> tuple[str, Path] | None:
-    archive = npz.locate(dataset, folder)
-    if archive is not None:
-        return "npz", archive
-    files = (idx if dataset.format == "idx" else cifar_binary).locate(dataset, folder)
-    return (dataset.format, files) if files is not None else None
-
-
-def _official(dataset: DatasetSpec, folder: Path) -> Path:
-    """Return what the format's reader takes: the folder of several files, or the one archive."""
-    return folder if dataset.format == "idx" else folder / dataset.files[0].name
-
-
-def _require_intact(dataset: DatasetSpec, source: Source) -> None:
-    folder = source.path if dataset.format == "idx" else source.path.parent
-    for file in dataset.files:
-        if not is_intact(file, folder):
-            raise dataset.damaged(folder / file.name, "does not have the published checksum")
+def cache_is_intact(dataset: DatasetSpec, cache_dir: Path) -> bool:
+    """Tell whether every cached file has its published checksum."""
+    return all(is_intact(file, cache_dir / dataset.name) for file in dataset.files)

@@ -56,11 +56,13 @@ class DenseNetwork:
 def recognise(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> DenseNetwork | None:
     """Return the network if the model is Linear (ReLU Linear)* under a known loss, else None."""
     layers = list(model) if type(model) is nn.Sequential else [model]
-    linear, between = layers[::2], layers[1::2]
-    if len(layers) % 2 == 0 or any(type(layer) is not nn.ReLU for layer in between):
+    if len(layers) % 2 == 0 or any(type(layer) is not nn.ReLU for layer in layers[1::2]):
         return None
-    if not all(_is_plain_linear(layer) for layer in linear) or inputs.ndim != 2:
+    linear = [layer for layer in layers[::2] if isinstance(layer, nn.Linear) and _is_plain(layer)]
+    if len(linear) != len(layers[::2]) or inputs.ndim != 2:
         return None
+    if len({id(value) for layer in linear for value in (layer.weight, layer.bias)}) < 2 * len(linear):
+        return None  # layers share weights, so x holds them once
     if inputs.dtype != torch.float32:
         return None
     widths = (linear[0].in_features, *(layer.out_features for layer in linear))
@@ -73,7 +75,7 @@ def recognise(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> 
     return DenseNetwork(widths, kind)
 
 
-def _is_plain_linear(layer: nn.Module) -> bool:
+def _is_plain(layer: nn.Linear) -> bool:
     return (
         type(layer) is nn.Linear
         and layer.bias is not None
@@ -90,10 +92,10 @@ def _loss_kind(loss: Loss) -> str | None:
         return LOGISTIC
     if loss is functional.mse_loss:
         return SQUARED
-    return _module_loss_kind(loss) if isinstance(loss, nn.Module) and loss.reduction == "mean" else None
+    return _module_loss_kind(loss) if getattr(loss, "reduction", None) == "mean" else None
 
 
-def _module_loss_kind(loss: nn.Module) -> str | None:
+def _module_loss_kind(loss: Loss) -> str | None:
     """Recognise loss modules with nothing but default settings."""
     if type(loss) is nn.CrossEntropyLoss:
         plain = loss.weight is None and loss.ignore_index == -100 and loss.label_smoothing == 0

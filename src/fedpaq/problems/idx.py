@@ -14,15 +14,16 @@ from pathlib import Path
 import numpy as np
 
 from fedpaq.errors import DatasetError
-from fedpaq.problems.catalogue import DatasetSpec
-from fedpaq.problems.npz import Arrays, UInt8
+from fedpaq.problems.catalogue import Arrays, DatasetSpec, UInt8
 
 UNSIGNED_BYTE = 0x08
 
 
 def locate(dataset: DatasetSpec, folder: Path) -> Path | None:
-    """Return the subfolder of ``folder`` that holds the files; raise if some are missing."""
-    for candidate in (folder / name for name in dataset.folders):
+    """Return the named folder, in ``folder`` or itself, with the files; raise if it lacks some."""
+    inside = [folder / name for name in dataset.folders]
+    itself = [folder for name in dataset.folders if folder.parts[-len(Path(name).parts) :] == Path(name).parts]
+    for candidate in inside + itself:
         there = [_path(candidate, file.name) is not None for file in dataset.files]
         if all(there):
             return candidate
@@ -40,10 +41,7 @@ def read(dataset: DatasetSpec, folder: Path) -> Arrays:
     train, test = dataset.num_train, dataset.num_test
     shapes = ((train, *dataset.image_shape), (train,), (test, *dataset.image_shape), (test,))
     return Arrays(
-        *(
-            _array(dataset, folder, file.name, shape)
-            for file, shape in zip(dataset.files, shapes, strict=True)
-        )
+        *(_array(dataset, folder, file.name, shape) for file, shape in zip(dataset.files, shapes, strict=True))
     )
 
 

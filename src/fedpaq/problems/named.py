@@ -20,11 +20,11 @@ from torch import nn
 from fedpaq.config import require_int
 from fedpaq.errors import ConfigError, DatasetError, unknown_name
 from fedpaq.problems import npz
-from fedpaq.problems.catalogue import DatasetSpec
+from fedpaq.problems.catalogue import Arrays, DatasetSpec, UInt8
 from fedpaq.problems.datasets import load_dataset
-from fedpaq.problems.dense import dense_network, linear
 from fedpaq.problems.partitions import Partition, by_label, dirichlet, iid
 from fedpaq.problems.problem import Problem
+from fedpaq.problems.relu_network import relu_network, zero_linear
 from fedpaq.problems.synthetic import synthetic_logistic, synthetic_quadratic
 
 NUM_SAMPLES = 10_000  # the paper's 50 x 200, and its "10K samples"
@@ -57,9 +57,7 @@ class Request:
         if self.partition == "dirichlet":
             return dirichlet(labels, self.num_clients, alpha=self.alpha, seed=self.seed)
         if self.partition == "by-label":
-            return by_label(
-                labels, self.num_clients, labels_per_client=self.labels_per_client, seed=self.seed
-            )
+            return by_label(labels, self.num_clients, labels_per_client=self.labels_per_client, seed=self.seed)
         return iid(len(labels), self.num_clients, seed=self.seed)
 
 
@@ -67,7 +65,7 @@ def _mnist_logistic(request: Request) -> Problem:
     images, digits = _first(request, npz.bundled(), "the bundled file")
     labels = (digits == 8).astype(np.float32)
     return Problem(
-        model=linear(784, 1),  # p = 785, starts from zero
+        model=zero_linear(784, 1),  # p = 785, starts from zero
         loss=nn.functional.binary_cross_entropy_with_logits,
         inputs=images.reshape(len(images), -1).astype(np.float32) / np.float32(255),
         targets=labels[:, None],
@@ -92,7 +90,7 @@ class DenseClassifier:
         inputs = _standardised(images, data.spec)
         widths = (inputs.shape[1], *self.hidden, data.spec.num_labels)
         return Problem(
-            model=dense_network(widths, seed=request.seed),
+            model=relu_network(widths, seed=request.seed),
             loss=nn.functional.cross_entropy,
             inputs=inputs,
             targets=labels.astype(np.int64),
@@ -124,44 +122,52 @@ def _synthetic_logistic(request: Request) -> Problem:
 
 @dataclass(frozen=True)
 class Named:
-    """A problem's builder, the dataset it needs (None: nothing to fetch) and what it is."""
+    """A problem's builder, its dataset (None: nothing to fetch), a step size that works, what it is."""
 
     build: Callable[[Request], Problem]
     dataset: str | None
+    step_size: float
     summary: str
 
 
 PROBLEMS = {
     "mnist-logistic": Named(
-        _mnist_logistic, None, "regularised logistic regression, MNIST digits 0 and 8 (bundled), p = 785"
+        _mnist_logistic, None, 0.5, "regularised logistic regression, MNIST digits 0 and 8 (bundled), p = 785"
     ),
     # The paper gives no width for its one-hidden-layer networks. 128 makes 101,770 parameters, the
     # size of its CIFAR-10 network; 100 is one unit a label, so that the layer is no bottleneck.
     "fashion-mlp": Named(
         DenseClassifier("fashion-mnist", (128,)),
         "fashion-mnist",
+        0.1,
         "dense network 784-128-10 on Fashion-MNIST, p = 101,770",
     ),
     "cifar10-mlp-92k": Named(
         DenseClassifier("cifar10", (29,) * 4),
         "cifar10",
+        0.05,
         "dense network 3072-29-29-29-29-10 on CIFAR-10, p = 92,027",
     ),
     "cifar10-mlp-248k": Named(
         DenseClassifier("cifar10", (75,) * 4),
         "cifar10",
+        0.05,
         "dense network 3072-75-75-75-75-10 on CIFAR-10, p = 248,335",
     ),
     "cifar100-mlp": Named(
         DenseClassifier("cifar100", (100,)),
         "cifar100",
+        0.05,
         "dense network 3072-100-100 on CIFAR-100, p = 317,400",
     ),
     "synthetic-quadratic": Named(
-        _synthetic_quadratic, None, "strongly convex quadratic with L, mu, sigma and optimum known, p = 20"
+        _synthetic_quadratic,
+        None,
+        0.05,
+        "strongly convex quadratic with L, mu, sigma and optimum known, p = 20",
     ),
     "synthetic-logistic": Named(
-        _synthetic_logistic, None, "small logistic regression for up to millions of clients, p = 10"
+        _synthetic_logistic, None, 0.5, "small logistic regression for up to millions of clients, p = 10"
     ),
 }
 
@@ -178,6 +184,11 @@ def describe(name: str) -> str:
     'dense network 3072-29-29-29-29-10 on CIFAR-10, p = 92,027'
     """
     return _named(name).summary
+
+
+def suggested_step_size(name: str) -> float:
+    """Return a step size that works for the problem with a few local steps; tune it for best results."""
+    return _named(name).step_size
 
 
 def load(
@@ -232,7 +243,7 @@ def _named(name: str) -> Named:
     return PROBLEMS[name]
 
 
-def _first(request: Request, arrays: npz.Arrays, source: str) -> tuple[npz.UInt8, npz.UInt8]:
+def _first(request: Request, arrays: Arrays, source: str) -> tuple[UInt8, UInt8]:
     wanted, there = request.num_samples, len(arrays.x_train)
     if wanted > there and request.samples_per_client is not None:
         raise ConfigError(
@@ -244,7 +255,7 @@ def _first(request: Request, arrays: npz.Arrays, source: str) -> tuple[npz.UInt8
     return arrays.x_train[:wanted], arrays.y_train[:wanted]
 
 
-def _standardised(images: npz.UInt8, spec: DatasetSpec) -> npt.NDArray[np.float32]:
+def _standardised(images: UInt8, spec: DatasetSpec) -> npt.NDArray[np.float32]:
     """Return (pixel / 255 - mean) / deviation per channel, flat: (N, pixels) float32."""
     channels = images.reshape(len(images), -1, len(spec.mean)).astype(np.float32)
     mean = np.array(spec.mean, np.float32) * np.float32(255)

@@ -30,12 +30,11 @@ class Partition:
         sizes = np.diff(self.offsets)
         if sizes.size == 0 or self.offsets[0] != 0 or self.offsets[-1] != self.indices.size:
             raise ConfigError(
-                "partition offsets must run from 0 to the number of indices, one run per client"
+                f"offsets={self.offsets} do not cut {self.indices.size} samples into clients; they must run "
+                "from 0 to the number of samples, with one entry more than there are clients"
             )
         if sizes.min() < 1:
-            raise ConfigError(
-                f"client={int(sizes.argmin())} holds no samples; every client needs at least one"
-            )
+            raise ConfigError(f"client={int(sizes.argmin())} holds no samples; every client needs at least one")
 
     @property
     def num_clients(self) -> int:
@@ -59,9 +58,12 @@ class Partition:
         >>> Partition.from_lists([[0, 2], [1]]).sizes().tolist()
         [2, 1]
         """
-        runs = [np.asarray(run, dtype=np.int64).ravel() for run in samples]
+        runs = [np.asarray(run).ravel() for run in samples]
+        for client, run in enumerate(runs):
+            if run.size and run.dtype.kind not in "iu":
+                raise ConfigError(f"client={client} holds {run[0]!r}; sample numbers are integers")
         offsets = np.concatenate([[0], np.cumsum([run.size for run in runs])]).astype(np.int64)
-        return cls(np.concatenate(runs) if runs else np.zeros(0, np.int64), offsets)
+        return cls(np.concatenate([np.zeros(0, np.int64), *runs]).astype(np.int64), offsets)
 
 
 def iid(
@@ -72,6 +74,7 @@ def iid(
     >>> iid(10, 3).sizes().tolist()
     [4, 3, 3]
     """
+    require_int("num_samples", num_samples, 1)
     _require_enough(num_samples, num_clients)
     if samples_per_client is None:
         sizes = np.full(num_clients, num_samples // num_clients, np.int64)
@@ -94,6 +97,9 @@ def dirichlet(targets: Any, num_clients: int, *, alpha: float, seed: int = 0) ->
 
     Every client first gets one sample, so none is empty; the rest follow the shares. Memory is
     O(samples + clients): one label's shares at a time.
+
+    >>> dirichlet([0, 1] * 50, 4, alpha=0.5).sizes().sum()
+    np.int64(100)
     """
     require_positive("alpha", alpha)
     labels = _labels(targets)
@@ -112,11 +118,23 @@ def dirichlet(targets: Any, num_clients: int, *, alpha: float, seed: int = 0) ->
 
 
 def by_label(targets: Any, num_clients: int, *, labels_per_client: int = 2, seed: int = 0) -> Partition:
-    """Sort samples by label, cut them into shards, deal ``labels_per_client`` shards to each client."""
+    """Sort samples by label, cut them into shards, deal ``labels_per_client`` shards to each client.
+
+    Shards are equal to within one sample, so one that begins where a label ends holds two labels;
+    where the labels' sizes are multiples of a shard's, no client has more than ``labels_per_client``.
+
+    >>> by_label([0, 0, 1, 1, 2, 2], 3, labels_per_client=1).sizes().tolist()
+    [2, 2, 2]
+    """
     require_int("labels_per_client", labels_per_client, 1)
     labels = _labels(targets)
+    _require_enough(labels.size, num_clients)
     shards = num_clients * labels_per_client
-    _require_enough(labels.size, shards)
+    if shards > labels.size:
+        raise ConfigError(
+            f"labels_per_client={labels_per_client} times num_clients={num_clients} exceeds the "
+            f"{labels.size} samples; choose at most {labels.size // num_clients}"
+        )
     shuffled = permutation(Purpose.PARTITION, Key(seed=seed), labels.size)
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
     dealt = permutation(Purpose.PARTITION, Key(seed=seed, round=1), shards)
@@ -137,6 +155,8 @@ def _labels(targets: Any) -> npt.NDArray[Any]:
     labels = np.asarray(targets)
     if labels.ndim != 1:
         raise ConfigError(f"targets.shape={labels.shape} is not one label a sample; pass a vector")
+    if labels.dtype.kind == "f" and not np.array_equal(labels, np.floor(labels)):
+        raise ConfigError("targets hold fractions or NaN, not labels; pass whole numbers, or use iid")
     return labels
 
 
@@ -144,6 +164,6 @@ def _require_enough(num_samples: int, num_clients: int) -> None:
     require_int("num_clients", num_clients, 1, 2**32)
     if num_samples < num_clients:
         raise ConfigError(
-            f"num_clients={num_clients} exceeds the {num_samples} samples (or shards) to share; "
+            f"num_clients={num_clients} exceeds the {num_samples} samples to share; "
             f"every client needs at least one, so choose 1..{num_samples}"
         )

@@ -6,7 +6,6 @@ where x = ``params`` is the flat float32 concatenation of the module's trainable
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,8 @@ from fedpaq.config import require_positive
 from fedpaq.errors import ConfigError, DatasetError
 from fedpaq.problems.dense_network import DenseNetwork, recognise
 from fedpaq.problems.partitions import Partition
+from fedpaq.problems.samples import as_tensor, count_correct, label_kind, require_labels
+from fedpaq.problems.trial import try_loss, try_model
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 EVALUATION_ROWS = 8192  # samples per forward pass: large products, bounded memory
@@ -67,15 +68,16 @@ class Problem:
         known: Known | None = None,
     ) -> None:
         require_positive("regularization", regularization, zero_allowed=True)
+        _require_types(model, partition)
         self.model, self.loss, self.partition = model, loss, partition
         self.regularization, self.name, self.known = float(regularization), name, known
-        self.inputs = _as_tensor("inputs", inputs)  # (N, ...)
-        self.targets = _as_tensor("targets", targets)  # (N, ...)
+        self.inputs = as_tensor("inputs", inputs)  # (N, ...)
+        self.targets = as_tensor("targets", targets).to(self.inputs.device)  # (N, ...)
         self._parameters = {
             key: value.detach() for key, value in model.named_parameters() if value.requires_grad
         }
         self._frozen = {
-            key: value.detach() for key, value in model.named_parameters() if not value.requires_grad
+            key: value.detach().clone() for key, value in model.named_parameters() if not value.requires_grad
         }
         self._buffers = {key: value.detach().clone() for key, value in model.named_buffers()}
         self._check()
@@ -123,9 +125,12 @@ class Problem:
         Buffers start from the module's own for every call and changes to them are discarded:
         they are not part of x.
         """
-        state = {**self.unflatten(params), **self._on(params.device, self._frozen)}
-        buffers = {key: value.clone() for key, value in self._on(params.device, self._buffers).items()}
-        result: Tensor = torch.func.functional_call(self.model, {**state, **buffers}, (inputs,))
+        return self._call(self.unflatten(params), inputs)
+
+    def _call(self, parts: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        frozen = self._on(inputs.device, self._frozen)
+        buffers = {key: value.clone() for key, value in self._on(inputs.device, self._buffers).items()}
+        result: Tensor = torch.func.functional_call(self.model, {**parts, **frozen, **buffers}, (inputs,))
         return result
 
     def objective(self, params: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -135,21 +140,34 @@ class Problem:
             value = value + 0.5 * self.regularization * params.square().sum()
         return value
 
+    def gradient(self, params: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the gradient of ``objective`` (p,), in a form vmap can take.
+
+        Differentiates by the module's tensors, not by the flat vector: the backward pass of a slice
+        would write p zeros for each of them.
+        """
+        by_part = torch.func.grad(lambda parts: self.loss(self._call(parts, inputs), targets))
+        parts = by_part(self.unflatten(params))
+        flat = torch.cat([parts[key].reshape(-1) for key in self._parameters])
+        return flat + self.regularization * params if self.regularization else flat
+
     def evaluate(self, params: Any) -> Evaluation:
         """Return training loss over every sample a client holds, and accuracy for label targets."""
         flat = torch.as_tensor(params, dtype=torch.float32)
-        inputs, targets = self._held(flat.device)
+        if flat.shape != (self.dimension,):
+            raise ConfigError(
+                f"params.shape={tuple(flat.shape)} does not fit the model; it has dimension={self.dimension}"
+            )
+        home, kind = self.to(flat.device), self._label_kind
         total, correct, counted = 0.0, 0, 0
         with torch.no_grad(), _silenced(self._dropouts()):
-            for start in range(0, len(inputs), EVALUATION_ROWS):
-                x, y = inputs[start : start + EVALUATION_ROWS], targets[start : start + EVALUATION_ROWS]
+            for x, y in home._held():
                 outputs = self.outputs(flat, x)
                 total += float(self.loss(outputs, y)) * len(x)
-                hits = _correct(outputs, y)
-                if hits is not None:
-                    correct, counted = correct + hits, counted + len(x)
+                correct += 0 if kind is None else count_correct(outputs, y, kind)
+                counted += len(x)
         regular = 0.5 * self.regularization * float(flat.double().square().sum())
-        return Evaluation(total / len(inputs) + regular, correct / counted if counted else None)
+        return Evaluation(total / counted + regular, None if kind is None else correct / counted)
 
     @cached_property
     def dense_network(self) -> DenseNetwork | None:
@@ -162,21 +180,19 @@ class Problem:
         if network is None or len(params) == 1:
             return [self.evaluate(row) for row in params]
         flat = torch.as_tensor(params, dtype=torch.float32)
-        totals, hits = [0.0] * len(flat), [0] * len(flat)
-        inputs, targets = self._held(flat.device)
+        home, kind = self.to(flat.device), self._label_kind
+        totals, correct, counted = [0.0] * len(flat), [0] * len(flat), 0
         rows = max(256, EVALUATION_ROWS * 64 // (len(flat) * max(network.widths[1:])))
-        counted = True
         with torch.no_grad():
-            for start in range(0, len(inputs), rows):
-                x, y = inputs[start : start + rows], targets[start : start + rows]
+            for x, y in home._held(rows):
+                counted += len(x)
                 for run, outputs in enumerate(network.outputs(flat, x)):
                     totals[run] += float(self.loss(outputs, y)) * len(x)
-                    right = _correct(outputs, y)
-                    counted, hits[run] = counted and right is not None, hits[run] + (right or 0)
+                    correct[run] += 0 if kind is None else count_correct(outputs, y, kind)
         regular = 0.5 * self.regularization * flat.double().square().sum(1)
         return [
-            Evaluation(total / len(inputs) + float(extra), right / len(inputs) if counted else None)
-            for total, right, extra in zip(totals, hits, regular, strict=True)
+            Evaluation(total / counted + float(extra), None if kind is None else right / counted)
+            for total, right, extra in zip(totals, correct, regular, strict=True)
         ]
 
     def batch(self, samples: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
@@ -186,12 +202,13 @@ class Problem:
 
     def to(self, device: str | torch.device) -> Problem:
         """Return this problem with data and model constants on ``device`` (itself if already there)."""
-        if torch.device(device) == self.inputs.device:
+        inputs = self.inputs.to(device)
+        if inputs.device == self.inputs.device:  # "cuda" and "cuda:0" may be the same
             return self
         moved = object.__new__(Problem)
         moved.__dict__.update(self.__dict__)
         moved.__dict__.pop("_held_samples", None)
-        moved.inputs, moved.targets = self.inputs.to(device), self.targets.to(device)
+        moved.inputs, moved.targets = inputs, self.targets.to(device)
         moved._frozen = self._on(torch.device(device), self._frozen)
         moved._buffers = self._on(torch.device(device), self._buffers)
         return moved
@@ -199,16 +216,18 @@ class Problem:
     @cached_property
     def _held_samples(self) -> Tensor | None:
         """Sorted numbers of the samples some client holds; None when that is all of them."""
-        used = np.unique(self.partition.indices)
-        if used.size == len(self.inputs):
+        used = np.zeros(len(self.inputs), bool)
+        used[self.partition.indices] = True
+        if used.all():
             return None
-        return torch.from_numpy(used).to(self.inputs.device)
+        return torch.from_numpy(np.flatnonzero(used)).to(self.inputs.device)
 
-    def _held(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        home = self.to(device)
-        if home._held_samples is None:
-            return home.inputs, home.targets
-        return home.inputs[home._held_samples], home.targets[home._held_samples]
+    def _held(self, rows: int = EVALUATION_ROWS) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the samples some client holds, ``rows`` at a time."""
+        held = self._held_samples
+        for start in range(0, len(self.inputs) if held is None else len(held), rows):
+            chunk = slice(start, start + rows) if held is None else held[start : start + rows]
+            yield self.inputs[chunk], self.targets[chunk]
 
     @staticmethod
     def _on(device: torch.device, values: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -226,40 +245,15 @@ class Problem:
             raise ConfigError(
                 f"partition names sample {low if low < 0 else high}; choose 0..{len(self.inputs) - 1}"
             )
-        if not bool(torch.isfinite(self.inputs).all()):
-            raise DatasetError("inputs hold NaN or infinity; clean the data first")
-        outputs = self._try_out()
-        if outputs.ndim == 2 and self.targets.ndim == 1 and not self.targets.is_floating_point():
-            worst = [int(self.targets.min()), int(self.targets.max())]
-            if worst[0] < 0 or worst[1] >= outputs.shape[1]:
-                bad = worst[0] if worst[0] < 0 else worst[1]
-                raise ConfigError(
-                    f"target={bad} is outside the label range; the model has {outputs.shape[1]} outputs, "
-                    f"so labels are 0..{outputs.shape[1] - 1}"
-                )
-
-    def _try_out(self) -> Tensor:
-        """Run model and loss once on two samples, to fail here with a clear message."""
-        flat = torch.from_numpy(self.initial_params)
-        x, y = self.inputs[:2], self.targets[:2]
-        try:
-            with torch.no_grad():
-                outputs = self.outputs(flat, x)
-        except Exception as error:
-            raise ConfigError(
-                f"model failed on inputs of shape {tuple(x.shape)}: {type(error).__name__}: {error}"
-            ) from error
-        if self.targets.is_floating_point() or outputs.ndim != 2 or int(y.max()) < outputs.shape[1]:
-            try:
-                value = self.loss(outputs, y)
-            except Exception as error:
-                raise ConfigError(
-                    f"loss failed on outputs of shape {tuple(outputs.shape)} and targets of shape "
-                    f"{tuple(y.shape)}: {type(error).__name__}: {error}"
-                ) from error
-            if value.numel() != 1 or not math.isfinite(float(value)):
-                raise ConfigError(f"loss={value} is not one finite number; return the mean over the batch")
-        return outputs
+        for name, values in (("inputs", self.inputs), ("targets", self.targets)):
+            if not bool(torch.isfinite(values).all()):
+                raise DatasetError(f"{name} hold NaN or infinity; clean the data first")
+        with _silenced(self._dropouts()):  # a trial must not move torch's global generator
+            outputs = try_model(self)
+        self._label_kind = label_kind(outputs, self.targets)
+        if self._label_kind == "classes":
+            require_labels(self.targets, outputs.shape[1])
+        try_loss(self, outputs)
 
 
 @contextmanager
@@ -274,25 +268,11 @@ def _silenced(dropouts: list[_DropoutNd]) -> Iterator[None]:
             module.training = True
 
 
-def _as_tensor(name: str, values: Any) -> Tensor:
-    tensor = values.detach() if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
-    if tensor.ndim == 0 or len(tensor) == 0:
-        raise ConfigError(f"{name}.shape={tuple(tensor.shape)} holds no samples")
-    if name == "inputs" and not tensor.is_floating_point() and tensor.dtype != torch.int64:
-        tensor = tensor.float()
-    if tensor.dtype in (torch.float64, torch.float16, torch.bfloat16):
-        tensor = tensor.float()
-    if name == "targets" and not tensor.is_floating_point():
-        tensor = tensor.long()
-    return tensor.contiguous()
-
-
-def _correct(outputs: Tensor, targets: Tensor) -> int | None:
-    """Count right predictions: the largest of several outputs, or the sign of a single logit."""
-    if outputs.ndim == 2 and targets.ndim == 1 and not targets.is_floating_point():
-        return int((outputs.argmax(1) == targets).sum())
-    single = outputs.reshape(len(outputs), -1)
-    labels = targets.reshape(len(targets), -1)
-    if single.shape == labels.shape == (len(outputs), 1) and bool(((labels == 0) | (labels == 1)).all()):
-        return int(((single > 0) == (labels > 0.5)).sum())
-    return None
+def _require_types(model: Any, partition: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model={model!r} is not a torch.nn.Module; pass an instance of one")
+    if not isinstance(partition, Partition):
+        raise ConfigError(
+            f"partition={partition!r} is not a Partition; make one with iid, dirichlet, by_label "
+            "or Partition.from_lists"
+        )

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from fedpaq.config import require_int, require_positive
 from fedpaq.errors import ConfigError
-from fedpaq.problems.dense import linear
 from fedpaq.problems.partitions import Partition, iid
 from fedpaq.problems.problem import Known, Problem
+from fedpaq.problems.relu_network import zero_linear
 from fedpaq.randomness import Key, Purpose, normals, uniforms
 
 
@@ -107,7 +107,7 @@ def synthetic_logistic(
     chance = 1.0 / (1.0 + np.exp(-(inputs @ truth[:-1] + truth[-1])))
     labels = uniforms(Purpose.DATA, Key(seed=seed, round=2), num_samples) < chance
     return Problem(
-        model=linear(features, 1),
+        model=zero_linear(features, 1),
         loss=nn.functional.binary_cross_entropy_with_logits,
         inputs=inputs,
         targets=labels.astype(np.float32)[:, None],

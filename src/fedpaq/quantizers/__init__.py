@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from fedpaq.quantizers.check import check_quantizer
 from fedpaq.quantizers.identity import Identity
 from fedpaq.quantizers.low_precision import LowPrecision
 from fedpaq.quantizers.message import Message, QuantizedBatch, QuantizedMessage, RawMessage
@@ -38,4 +39,5 @@ __all__ = [
     "QuantizedMessage",
     "Quantizer",
     "RawMessage",
+    "check_quantizer",
 ]

@@ -1,4 +1,4 @@
-"""Dense networks: Linear and ReLU layers over flat inputs, with initial weights of our own.
+"""ReLU networks: Linear and ReLU layers over flat inputs, with initial weights of our own.
 
 Weights are uniform in +-sqrt(6 / fan_in) before a ReLU (He), so activations keep their scale, and in
 +-sqrt(1 / fan_in) before the outputs, so training starts near the loss of a uniform guess; biases
@@ -18,23 +18,23 @@ from torch import nn
 from fedpaq.randomness import Key, Purpose, uniforms
 
 
-def dense_network(widths: Sequence[int], *, seed: int = 0) -> nn.Sequential:
+def relu_network(widths: Sequence[int], *, seed: int = 0) -> nn.Sequential:
     """Return Linear, ReLU, Linear, ... from ``widths[0]`` inputs to ``widths[-1]`` outputs.
 
-    >>> sum(value.numel() for value in dense_network([3072, 29, 29, 29, 29, 10]).parameters())
+    >>> sum(value.numel() for value in relu_network([3072, 29, 29, 29, 29, 10]).parameters())
     92027
     """
     layers: list[nn.Module] = []
     for number, (fan_in, fan_out) in enumerate(itertools.pairwise(widths)):
         is_last = number == len(widths) - 2
-        layers.append(linear(fan_in, fan_out))
+        layers.append(zero_linear(fan_in, fan_out))
         _fill(layers[-1], bound=math.sqrt((1 if is_last else 6) / fan_in), key=Key(seed=seed, round=number))
         if not is_last:
             layers.append(nn.ReLU())
     return nn.Sequential(*layers)
 
 
-def linear(fan_in: int, fan_out: int) -> nn.Linear:
+def zero_linear(fan_in: int, fan_out: int) -> nn.Linear:
     """Return a Linear layer of zeros, drawing nothing from torch's generator."""
     layer = nn.Linear(fan_in, fan_out, device="meta").to_empty(device="cpu")
     with torch.no_grad():

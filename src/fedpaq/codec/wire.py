@@ -1,0 +1,177 @@
+"""Messages to payloads and back: ``encode``, ``encode_batch``, ``decode``, ``accumulate``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpaq import compiled
+from fedpaq.codec import gap_code
+from fedpaq.codec.frame import GAP, RAW, Header, pack_header, pack_varint, read_header, read_varint, seal
+from fedpaq.config import require_int
+from fedpaq.errors import ConfigError, WireFormatError
+from fedpaq.quantizers.message import (
+    MAX_LEVELS,
+    Float32,
+    Float64,
+    Message,
+    QuantizedMessage,
+    RawMessage,
+    level_dtype,
+    num_buckets,
+)
+
+TRUSTED_DIMENSION = 2**28  # the most coordinates a payload may announce to a caller who expects none
+
+
+def encode(message: Message) -> bytes:
+    """Return the payload of a message.
+
+    >>> message = QuantizedMessage(np.array([0, 0, -1], np.int8), np.array([2.5], np.float32), levels=1)
+    >>> len(encode(message)), decode(encode(message), dimension=3) == message
+    (16, True)
+    """
+    return encode_batch([message])[0]
+
+
+def encode_batch(messages: Sequence[Message]) -> list[bytes]:
+    """Return the payloads of many messages, equal to one by one; alike messages share one compiled call."""
+    payloads: list[bytes] = []
+    start = 0
+    while start < len(messages):
+        stop = start + 1
+        while stop < len(messages) and _alike(messages[start], messages[stop]):
+            stop += 1
+        group = messages[start:stop]
+        payloads += [_encode_raw(message) for message in group if isinstance(message, RawMessage)]
+        payloads += _encode_quantized([message for message in group if isinstance(message, QuantizedMessage)])
+        start = stop
+    return payloads
+
+
+def decode(payload: Any, *, dimension: int | None = None) -> Message:
+    """Return the message of a payload; raises WireFormatError, nothing else, on bytes that are not one.
+
+    A server should always pass the ``dimension`` it expects: a payload of a few bytes can announce any.
+    """
+    header = _expected_header(payload, dimension)
+    if header.code == RAW:
+        return RawMessage(_raw_values(header))
+    positions, values = _nonzeros(header)
+    signed = np.zeros(header.dimension, level_dtype(header.levels))
+    signed[positions] = values
+    return QuantizedMessage(signed, header.norms, header.levels, header.bucket_size)
+
+
+def accumulate(payload: Any, total: Float64, weight: float = 1.0) -> None:
+    """Add weight * (the payload's message) to ``total`` (p,), touching only its non-zeros.
+
+    Equal to the bit to ``decode(payload).add_to(total, weight)``. A payload that raises WireFormatError
+    leaves ``total`` as it was.
+    """
+    if not isinstance(total, np.ndarray) or total.dtype != np.float64 or total.ndim != 1:
+        raise ConfigError("total is not a float64 vector; pass np.zeros(dimension)")
+    if not math.isfinite(weight):
+        raise ConfigError(f"weight={weight} is not finite; choose a finite number")
+    header = _expected_header(payload, total.size)
+    if header.code == RAW:
+        RawMessage(_raw_values(header)).add_to(total, weight)
+        return
+    positions, values = _nonzeros(header)
+    units = header.norms.astype(np.float64) / header.levels * weight
+    unit = units[0] if header.bucket_size is None else units[positions // header.bucket_size]
+    total[positions] += values * unit
+
+
+def _alike(one: Message, other: Message) -> bool:
+    """Whether two messages may share a compiled call (large ones gain nothing and would be copied)."""
+    if isinstance(one, RawMessage) or isinstance(other, RawMessage):
+        return type(one) is type(other)
+    return (
+        one.dimension == other.dimension <= 2**20
+        and one.levels == other.levels
+        and one.bucket_size == other.bucket_size
+        and one.signed_levels.dtype == other.signed_levels.dtype
+    )
+
+
+def _encode_raw(message: RawMessage) -> bytes:
+    require_int("dimension", message.dimension, 1)
+    if not np.isfinite(message.values).all():
+        raise ConfigError("message.values holds NaN or infinity; a payload carries finite numbers")
+    return seal(pack_header(RAW, message.dimension, 0, None), message.values.astype("<f4").tobytes())
+
+
+def _encode_quantized(messages: Sequence[QuantizedMessage]) -> list[bytes]:
+    """Encode alike messages."""
+    if not messages:
+        return []
+    first = messages[0]
+    rows, norms = _checked(messages)
+    counts = np.array([_count_nonzeros(row) for row in rows], np.int64)
+    header = pack_header(GAP, first.dimension, first.levels, first.bucket_size)
+    width = first.bucket_size or first.dimension
+    streams = gap_code.encode_nonzeros(*gap_code.collect(rows, counts), first.dimension, first.levels, width)
+    return [
+        seal(header, norm.tobytes(), pack_varint(int(count)), stream)
+        for norm, count, stream in zip(norms, counts, streams, strict=True)
+    ]
+
+
+def _checked(messages: Sequence[QuantizedMessage]) -> tuple[npt.NDArray[Any], Float32]:
+    """Return the levels (r, p) and norms (r, buckets) of alike messages, or raise ConfigError."""
+    first = messages[0]
+    levels, dtype = first.levels, level_dtype(first.levels)
+    require_int("levels", levels, 1, MAX_LEVELS)
+    require_int("dimension", first.dimension, 1)
+    rows = _stack([message.signed_levels for message in messages])
+    if rows.max() > levels or rows.min() < -levels:
+        raise ConfigError(f"message.signed_levels exceeds levels={levels}; allowed: -{levels}..{levels}")
+    norms = np.stack([message.norms for message in messages]).astype("<f4", copy=False)
+    expected = num_buckets(first.dimension, first.bucket_size)
+    if norms.shape[1:] != (expected,) or not np.isfinite(norms).all() or np.signbit(norms).any():
+        raise ConfigError(f"message.norms is not {expected} finite, non-negative numbers")
+    return np.ascontiguousarray(rows, dtype=dtype), norms
+
+
+def _stack(rows: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Return rows as one array, without a copy where there is one row."""
+    return rows[0][None, :] if len(rows) == 1 else np.stack(rows)
+
+
+def _count_nonzeros(row: npt.NDArray[Any]) -> int:
+    kernels = compiled.load("gap_code")
+    return int(np.count_nonzero(row)) if kernels is None else int(kernels.count_row(row))
+
+
+def _expected_header(payload: Any, dimension: int | None) -> Header:
+    """Read the header; without an expectation, refuse one that asks for gigabytes."""
+    header = read_header(payload, dimension=dimension)
+    if dimension is None and header.dimension > TRUSTED_DIMENSION:
+        raise WireFormatError(
+            f"dimension={header.dimension} of the payload exceeds {TRUSTED_DIMENSION}; "
+            "pass dimension= to decode to accept it"
+        )
+    return header
+
+
+def _raw_values(header: Header) -> Float32:
+    if len(header.body) != 4 * header.dimension:
+        raise WireFormatError(
+            f"a raw body of {len(header.body)} bytes does not hold dimension={header.dimension} float32"
+        )
+    values = np.frombuffer(header.body, "<f4").astype(np.float32)
+    if not np.isfinite(values).all():
+        raise WireFormatError("a raw payload holds NaN or infinity; it is corrupt")
+    return values
+
+
+def _nonzeros(header: Header) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int16]]:
+    """Return positions and levels of the non-zeros."""
+    count, at = read_varint(header.body, 0, "the number of non-zeros", header.dimension)
+    width = header.bucket_width
+    return gap_code.decode_nonzeros(header.body[at:], header.dimension, header.levels, width, count)
