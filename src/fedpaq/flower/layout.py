@@ -150,7 +150,7 @@ class Layout:
 
 def as_record(arrays: Mapping[str, npt.NDArray[Any]]) -> ArrayRecord:
     """Return arrays as a Flower record."""
-    return ArrayRecord({name: Array(np.ascontiguousarray(values)) for name, values in arrays.items()})
+    return ArrayRecord({name: Array(np.asarray(values, order="C")) for name, values in arrays.items()})
 
 
 def _slot(name: str, array: Array, exact: Sequence[str]) -> Slot:

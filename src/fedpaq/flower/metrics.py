@@ -70,7 +70,6 @@ def round_metrics(closed: ClosedRound, dimension: int, pricing: Pricing | None) 
         "fedpaq-clients-late": len(closed.late),
         "fedpaq-payload-bytes": payload,
         "fedpaq-exact-bytes": sum(len(upload.exact) for upload in uploads),
-        "fedpaq-record-bytes": sum(upload.record_bytes for upload in uploads),
         "fedpaq-float32-bytes": raw,
         "fedpaq-times-smaller": raw / payload if payload else 0.0,
     }

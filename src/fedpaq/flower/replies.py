@@ -1,9 +1,9 @@
 """Replies: nothing in them is believed before it is checked. Whatever is wrong is a WireFormatError.
 
-The bound on hostile clients. An honest update with ||x|| <= N gives a message of norm
-N / s * ||levels||, where ||levels||^2 has mean at most s^2 + s sqrt(p): so ``max_update_norm``
-bounds N, read from the header before anything is decoded, and then ||levels||^2 by twice that
-mean plus 64, which honest rounding does not reach. A client cannot hide a large step behind a small norm.
+The bound on hostile clients. An honest update x gives a message of norm ||x|| / s * ||levels||,
+where ||levels||^2 has mean at most s^2 + s sqrt(p). So ``max_update_norm`` bounds ||x||, read from
+the header before anything is decoded, and then ||levels||^2 may be twice that mean plus 64, which
+honest rounding does not reach: a client cannot hide a large step behind a small norm.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ class Upload:
     payload: bytes
     exact: bytes
     metrics: MetricRecord
-    record_bytes: int  # everything in the reply, by Flower's own count
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,7 @@ class Rules:
         except ConfigError as error:
             raise WireFormatError(str(error)) from error
         metrics = next(iter(content.metric_records.values()), MetricRecord())
-        size = sum(record.count_bytes() for record in content.values())
-        upload = Upload(client, _payload(content), self._exact(record.get("exact")), metrics, size)
+        upload = Upload(client, _payload(content), self._exact(record.get("exact")), metrics)
         self._check(upload.payload)
         return upload
 
@@ -84,18 +82,16 @@ class Rules:
             self._check_norm(payload, header, self.max_update_norm)
 
     def _check_norm(self, payload: bytes, header: codec.Header, most: float) -> None:
-        norm = float(np.linalg.norm(header.norms.astype(np.float64)))
+        claimed = float(np.linalg.norm(header.norms.astype(np.float64)))
+        if claimed > most:
+            raise WireFormatError(f"norm={claimed:.6g} of the update exceeds max_update_norm={most:.6g}")
+        if header.levels:
+            s = header.levels
+            most = claimed * math.sqrt(2 * (1 + math.sqrt(header.bucket_width) / s) + 64 / s**2)
+        norm = _norm(codec.decode(payload, dimension=self.layout.dimension))
         if norm > most:
-            raise WireFormatError(f"norm={norm:.6g} of the update exceeds max_update_norm={most:.6g}")
-        message = codec.decode(payload, dimension=self.layout.dimension)
-        if isinstance(message, QuantizedMessage):
-            s, width = header.levels, header.bucket_width
-            most *= math.sqrt(2 * (1 + math.sqrt(width) / s) + 64 / s**2)
-        size = _norm(message)
-        if size > most:
             raise WireFormatError(
-                f"norm={size:.6g} of the message exceeds {most:.6g}, the most an update within "
-                f"max_update_norm={self.max_update_norm:.6g} can give"
+                f"norm={norm:.6g} of the message exceeds {most:.6g}, the most an honest update can give"
             )
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from flwr.app import Message
 
+from fedpaq.aggregation import Aggregation
 from fedpaq.errors import WireFormatError
-from fedpaq.flower.mean import Mean
+from fedpaq.flower.mean import RoundMean
 from fedpaq.flower.replies import Rules, Upload
 
 log = logging.getLogger("flwr")
@@ -22,13 +23,16 @@ class OpenRound:
     server_round: int  # as Flower counts, from 1; FedPAQ's round is one less
     asked: dict[int, Message]  # client -> message, ascending
 
-    def close(self, replies: Iterable[Message], rules: Rules) -> ClosedRound:
+    def close(
+        self, replies: Iterable[Message], rules: Rules, aggregation: Aggregation | None = None
+    ) -> ClosedRound:
         """Add up, in client order, the replies that pass every check; keep why others did not.
 
         Only payloads wait in memory, not decoded updates: O(p) whatever the number of clients.
         """
+        mean = RoundMean(rules.layout, aggregation)
         by_question = {reply.metadata.reply_to_message_id: reply for reply in replies}
-        closed = ClosedRound(self.server_round, list(self.asked), [], {}, [], Mean(rules.layout))
+        closed = ClosedRound(self.server_round, list(self.asked), [], {}, [], mean)
         for client, message in self.asked.items():
             reply = by_question.get(message.metadata.message_id)
             if reply is None:
@@ -52,7 +56,7 @@ class ClosedRound:
     counted: list[Upload]
     rejected: dict[int, str]
     late: list[int]
-    mean: Mean
+    mean: RoundMean
 
     def log(self) -> None:
         """Say whose upload did not count, and why."""

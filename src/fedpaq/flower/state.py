@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+from flwr.app import ArrayRecord
 
 from fedpaq import checkpoint
-from fedpaq.errors import CheckpointError
+from fedpaq.errors import CheckpointError, ConfigError
 from fedpaq.flower.layout import Arrays, Float32, Layout
 
 KIND = "fedpaq-flower-1"
@@ -45,6 +46,16 @@ class State:
     evaluations: dict[str, dict[int, dict[str, Any]]] = field(
         default_factory=lambda: {side: {} for side in SIDES}
     )
+
+    @classmethod
+    def begin(cls, settings: dict[str, Any], record: ArrayRecord, exact: Sequence[str]) -> State:
+        """Return the state before the first round, of a finite model."""
+        layout = Layout.of(record, exact)
+        arrays = layout.read(record)
+        for name, values in arrays.items():
+            if values.dtype.kind == "f" and not np.isfinite(values).all():
+                raise ConfigError(f"array {name!r} of the initial model holds NaN or infinity")
+        return cls(settings, layout, layout.vector(arrays), layout.exact(arrays))
 
     @property
     def rounds_done(self) -> int:

@@ -20,18 +20,18 @@ import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedpaq import checkpoint as checkpoints
+from fedpaq.aggregation import Aggregation
 from fedpaq.config import require_int, require_positive
 from fedpaq.cost_model import CostModel
 from fedpaq.errors import ConfigError
 from fedpaq.flower import protocol
 from fedpaq.flower.exchange import ask
-from fedpaq.flower.layout import EXACT, Layout, as_record
+from fedpaq.flower.layout import EXACT, as_record
 from fedpaq.flower.metrics import Pricing, mean_metrics, round_metrics
 from fedpaq.flower.replies import Rules
 from fedpaq.flower.roster import Roster
@@ -53,11 +53,12 @@ class FedPAQ(Strategy):
     what is there. A round closes ``deadline`` seconds after the model was sent; with fewer than
     ``min_replies`` good replies the model stays as it is.
 
-    ``max_update_norm`` refuses larger updates; ``quantizer`` refuses payloads made otherwise.
-    ``exact`` names arrays, by pattern, that are not quantized. ``checkpoint`` is a file: written
-    after each round, and continued from if it exists. ``cost_model`` and ``gradients_per_client``
-    [tau B] add the modelled time to each round's metrics. ``fraction_evaluate``,
-    ``weighted_by_key`` and the two record keys mean what they mean in Flower's FedAvg.
+    ``max_update_norm`` refuses larger updates; ``quantizer`` refuses payloads made otherwise;
+    ``aggregation`` (see ``fedpaq.aggregation``) replaces the plain mean. ``exact`` names arrays, by
+    pattern, that are not quantized. ``checkpoint`` is a file: written after each round, and
+    continued from if it exists. ``cost_model`` and ``gradients_per_client`` [tau B] add the
+    modelled time to each round's metrics. ``fraction_evaluate``, ``weighted_by_key`` and the two
+    record keys mean what they mean in Flower's FedAvg.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class FedPAQ(Strategy):
         min_replies: int = 1,
         max_update_norm: float | None = None,
         quantizer: Quantizer | None = None,
+        aggregation: Aggregation | None = None,
         exact: Sequence[str] = EXACT,
         checkpoint: str | os.PathLike[str] | None = None,
         cost_model: CostModel | None = None,
@@ -83,7 +85,8 @@ class FedPAQ(Strategy):
         self.clients_per_round, self.seed, self.min_replies = clients_per_round, seed, min_replies
         self.num_clients = clients_per_round if num_clients is None else num_clients
         self.deadline, self.patience, self.checkpoint = deadline, patience, checkpoint
-        self.max_update_norm, self.quantizer, self.exact = max_update_norm, quantizer, tuple(exact)
+        self.max_update_norm, self.quantizer = max_update_norm, quantizer
+        self.aggregation, self.exact = aggregation, tuple(exact)
         self.cost_model, self.gradients_per_client = cost_model, gradients_per_client
         self.fraction_evaluate, self.weighted_by_key = fraction_evaluate, weighted_by_key
         self.arrayrecord_key, self.configrecord_key = arrayrecord_key, configrecord_key
@@ -157,7 +160,8 @@ class FedPAQ(Strategy):
         state, opened = self._begun(), self._open
         if opened is None or opened.server_round != server_round:
             raise ConfigError(f"server_round={server_round} was not opened; call configure_train first")
-        closed = opened.close(replies, Rules(state.layout, self.quantizer, self.max_update_norm))
+        rules = Rules(state.layout, self.quantizer, self.max_update_norm)
+        closed = opened.close(replies, rules, self.aggregation)
         closed.log()
         params, exact = state.params, state.exact
         if len(closed.counted) >= self.min_replies:
@@ -229,17 +233,13 @@ class FedPAQ(Strategy):
 
     def _begin(self, arrays: ArrayRecord) -> State:
         """Return the state to start from: the checkpoint's, or that of the initial model."""
-        layout = Layout.of(arrays, self.exact)
-        initial = layout.read(arrays)
-        for name, values in initial.items():
-            if values.dtype.kind == "f" and not np.isfinite(values).all():
-                raise ConfigError(f"array {name!r} of the initial model holds NaN or infinity")
         settings = {
             "clients_per_round": self.clients_per_round,
             "num_clients": self.num_clients,
             "seed": self.seed,
+            "aggregation": "mean" if self.aggregation is None else self.aggregation.name,
         }
-        self._state = State(settings, layout, layout.vector(initial), layout.exact(initial))
+        self._state = State.begin(settings, arrays, self.exact)
         if self.checkpoint is not None and checkpoints.exists(self.checkpoint):
             self._state = State.load(self.checkpoint).continuing(self._state, self.checkpoint)
             log.info("continuing after round %d from %s", self._state.rounds_done, self.checkpoint)
