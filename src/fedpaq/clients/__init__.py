@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from fedpaq.clients import dense
 from fedpaq.clients.batched import Batched
 from fedpaq.clients.dense import Dense
+from fedpaq.clients.one_client import train_one_client
 from fedpaq.clients.sequential import Sequential
 from fedpaq.clients.vectorised import Vectorised, reason_not_vectorisable
 from fedpaq.clients.work import LocalWork, local_work
@@ -70,4 +71,5 @@ __all__ = [
     "Vectorised",
     "choose_executor",
     "local_work",
+    "train_one_client",
 ]

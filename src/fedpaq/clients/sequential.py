@@ -25,11 +25,12 @@ class Sequential:
         for job in range(len(work)):
             received = start[work.run_of[job]]
             with private_randomness(problem, work, job):
-                updates[job] = self._descend(problem, work, job, received) - received
+                updates[job] = self.descend(problem, work, job, received) - received
         return updates
 
     @staticmethod
-    def _descend(problem: Problem, work: LocalWork, job: int, received: Tensor) -> Tensor:
+    def descend(problem: Problem, work: LocalWork, job: int, received: Tensor) -> Tensor:
+        """Return x_{k,tau}^(i) of one job, from the ``received`` x_k (p,)."""
         params = received.clone()  # Alg. 1, line 5
         step_size = float(work.step_sizes[work.run_of[job]])
         for samples in work.samples[job]:  # Alg. 1, line 6
