@@ -140,9 +140,7 @@ def _encode_quantized(messages: Sequence[QuantizedMessage]) -> list[bytes]:
     return payloads
 
 
-def _gap_bodies(
-    rows: npt.NDArray[Any], counts: npt.NDArray[np.int64], first: QuantizedMessage
-) -> list[bytes]:
+def _gap_bodies(rows: npt.NDArray[Any], counts: npt.NDArray[np.int64], first: QuantizedMessage) -> list[bytes]:
     if not len(rows):
         return []
     width = first.bucket_size or first.dimension
