@@ -9,6 +9,7 @@ import typer
 
 from fedpaq import __version__
 from fedpaq.cli import data
+from fedpaq.cli.reproduce import reproduce
 from fedpaq.cli.run import run
 from fedpaq.errors import FedPAQError
 
@@ -40,6 +41,7 @@ def _root(
 
 
 app.command("run")(run)
+app.command("reproduce")(reproduce)
 app.add_typer(data.app, name="data")
 
 
