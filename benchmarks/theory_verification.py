@@ -189,16 +189,15 @@ def describe(check: Check) -> str:
 def write_table(results: dict[str, Any]) -> None:
     """Replace the table between the marks of docs/theory.md."""
     rows = [
-        "| check | seeds | largest measured / bound: as stated, as derived, corrected | slope and 95 % interval |",
+        "| check | seeds | largest measured / bound: as stated, as derived, corrected | slope [95 %] |",
         "| --- | --- | --- | --- |",
     ]
     for result in results.values():
         ratios = ", ".join(f"{bound['worst_ratio']:.2g}" for bound in result["bounds"])
         slope = result["slope"]
         fitted = "-" if slope is None else f"{slope['value']:.2f} [{slope['low']:.2f}, {slope['high']:.2f}]"
-        rows.append(
-            f"| {result['problem']}: {result['title']} | {result['setting']['num_seeds']} | {ratios} | {fitted} |"
-        )
+        name = f"{result['problem']}: {result['title']}"
+        rows.append(f"| {name} | {result['setting']['num_seeds']} | {ratios} | {fitted} |")
     page = DOCS / "theory.md"
     before, rest = page.read_text().split(MARKS[0])
     after = rest.split(MARKS[1])[1]
