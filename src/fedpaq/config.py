@@ -18,6 +18,8 @@ StepSize = float | Callable[[int], float]
 
 def require_int(name: str, value: object, low: int, high: int | None = None) -> None:
     """Raise ConfigError unless ``value`` is an integer in [low, high]."""
+    if type(value) is int and value >= low and (high is None or value <= high):
+        return  # the usual case, before any text is made: keys check three integers per message
     allowed = f"{low}..{high}" if high is not None else f"an integer >= {low}"
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         raise ConfigError(f"{name}={value!r} is not an integer; choose {allowed}")

@@ -52,6 +52,11 @@ def main() -> None:
             raise
         print(f"fedpaq: error: {error}", file=sys.stderr)
         sys.exit(2)
+    except OSError as error:  # a full disk, a folder that cannot be written
+        if _options["debug"]:
+            raise
+        print(f"fedpaq: error: {error.filename or 'file'}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         print("fedpaq: interrupted", file=sys.stderr)
         sys.exit(130)

@@ -9,7 +9,9 @@ import warnings
 from typing import Any, Protocol
 
 from fedpaq.clients import dense
+from fedpaq.clients.batched import Batched
 from fedpaq.clients.dense import Dense
+from fedpaq.clients.one_client import train_one_client
 from fedpaq.clients.sequential import Sequential
 from fedpaq.clients.vectorised import Vectorised, reason_not_vectorisable
 from fedpaq.clients.work import LocalWork, local_work
@@ -32,6 +34,7 @@ EXECUTORS: dict[str, type[Any]] = {
     "sequential": Sequential,
     "vectorised": Vectorised,
     "dense": Dense,
+    "batched": Batched,
 }
 
 
@@ -45,6 +48,9 @@ def choose_executor(executor: str | Executor, problem: Problem) -> Executor:
         return Sequential()
     if executor == "dense" or (executor == "auto" and dense.is_available(problem)):
         return Dense()
+    on_gpu = problem.inputs.device.type == "cuda"
+    if executor == "batched" or (executor == "auto" and on_gpu and problem.dense_network is not None):
+        return Batched()
     reason = reason_not_vectorisable(problem)
     if reason is None:
         return Vectorised()
@@ -57,6 +63,7 @@ def choose_executor(executor: str | Executor, problem: Problem) -> Executor:
 
 __all__ = [
     "EXECUTORS",
+    "Batched",
     "Dense",
     "Executor",
     "LocalWork",
@@ -64,4 +71,5 @@ __all__ = [
     "Vectorised",
     "choose_executor",
     "local_work",
+    "train_one_client",
 ]
