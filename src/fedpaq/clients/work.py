@@ -23,7 +23,7 @@ from fedpaq.problems import Partition, Problem
 from fedpaq.randomness import Key, minibatches
 
 Int64 = npt.NDArray[np.int64]
-MEMORY_BUDGET = 2**30  # bytes of the host for the updates and messages alive at once
+MEMORY_BUDGET = 2**27  # bytes of the host for the updates and messages alive at once; more costs page faults
 BYTES_A_COORDINATE = 6  # float32 update, int8 or int16 level
 
 
