@@ -34,9 +34,7 @@ def estimate(batch):
 def test_the_estimate_is_right_to_two_bytes_and_half_a_percent_on_average(
     maker, dimension, levels, bucket_size
 ):
-    batch = [
-        maker(dimension, levels, bucket_size, seed=seed) for seed in range(24 if dimension < 1000 else 3)
-    ]
+    batch = [maker(dimension, levels, bucket_size, seed=seed) for seed in range(24 if dimension < 1000 else 3)]
     sizes = np.array([len(payload) for payload in encode_batch(batch)])
     guesses = estimate(batch)
     assert np.abs(guesses - sizes).max() < 2

@@ -116,9 +116,7 @@ def test_random_bytes_are_refused(noise):
     refuses(seal(noise))
 
 
-@given(
-    st.sampled_from([RAW, GAP, BLOCK]), st.integers(1, 2000), st.integers(1, 32767), st.binary(max_size=80)
-)
+@given(st.sampled_from([RAW, GAP, BLOCK]), st.integers(1, 2000), st.integers(1, 32767), st.binary(max_size=80))
 @settings(max_examples=300, deadline=None)
 def test_random_bodies_decode_or_are_refused(code, dimension, levels, body):
     header = pack_header(code, dimension, 0 if code == RAW else levels, None)

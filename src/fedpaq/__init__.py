@@ -1,5 +1,72 @@
-"""Federated learning with tiny uploads: FedPAQ as published, entropy-coded on the wire."""
+"""Federated learning with tiny uploads: FedPAQ as published, entropy-coded on the wire.
+
+Names are loaded when first used, so that ``import fedpaq`` costs nothing and a Flower client that
+only quantizes never imports torch.
+"""
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from fedpaq import codec, problems, quantizers
+    from fedpaq.algorithm import sweep, train
+    from fedpaq.codec import accumulate, decode, encode
+    from fedpaq.config import FedPAQConfig
+    from fedpaq.cost_model import CostModel
+    from fedpaq.errors import (
+        CheckpointError,
+        ConfigError,
+        DatasetError,
+        DivergedError,
+        FedPAQError,
+        MissingExtraError,
+        NonFiniteUpdateError,
+        WireFormatError,
+    )
+    from fedpaq.history import History, Record
+    from fedpaq.problems import Problem
+    from fedpaq.quantizers import Identity, LowPrecision
+    from fedpaq.randomness import Key
+
+_HOME = {
+    "train": "algorithm",
+    "sweep": "algorithm",
+    "FedPAQConfig": "config",
+    "CostModel": "cost_model",
+    "accumulate": "codec",
+    "decode": "codec",
+    "encode": "codec",
+    "History": "history",
+    "Record": "history",
+    "Problem": "problems",
+    "Identity": "quantizers",
+    "LowPrecision": "quantizers",
+    "Key": "randomness",
+    "CheckpointError": "errors",
+    "ConfigError": "errors",
+    "DatasetError": "errors",
+    "DivergedError": "errors",
+    "FedPAQError": "errors",
+    "MissingExtraError": "errors",
+    "NonFiniteUpdateError": "errors",
+    "WireFormatError": "errors",
+}
+_PACKAGES = ("codec", "problems", "quantizers")
+
+__all__ = [*sorted(_HOME), *_PACKAGES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return importlib.import_module(f"fedpaq.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'fedpaq' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"fedpaq.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -6,9 +6,10 @@ T = ``total_steps`` local steps are split into K = T / tau rounds of tau = ``loc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, SupportsIndex
 
 from fedpaq.errors import ConfigError
 
@@ -17,9 +18,12 @@ StepSize = float | Callable[[int], float]
 
 def require_int(name: str, value: object, low: int, high: int | None = None) -> None:
     """Raise ConfigError unless ``value`` is an integer in [low, high]."""
+    if type(value) is int and value >= low and (high is None or value <= high):
+        return  # the usual case, before any text is made: keys check three integers per message
     allowed = f"{low}..{high}" if high is not None else f"an integer >= {low}"
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         raise ConfigError(f"{name}={value!r} is not an integer; choose {allowed}")
+    value = operator.index(value)
     if value < low or (high is not None and value > high):
         raise ConfigError(f"{name}={value} is out of range; choose {allowed}")
 
@@ -96,3 +100,17 @@ class FedPAQConfig:
         if callable(self.step_size):
             values["step_size"] = repr(self.step_size)
         return values
+
+
+def require_same_shape(configs: Sequence[FedPAQConfig]) -> FedPAQConfig:
+    """Return the first config after checking that all share r, tau, T and B, as one batch must."""
+    if not configs:
+        raise ConfigError("configs=[] is empty; a sweep needs at least one config")
+    for name in ("clients_per_round", "local_steps", "total_steps", "batch_size"):
+        values = {getattr(config, name) for config in configs}
+        if len(values) > 1:
+            raise ConfigError(
+                f"{name} takes {len(values)} values in one sweep; only step_size and seed may differ, "
+                f"so sweep each {name} on its own"
+            )
+    return configs[0]

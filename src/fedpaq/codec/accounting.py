@@ -13,20 +13,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal
 
 from fedpaq.config import require_int
 from fedpaq.errors import unknown_name
 from fedpaq.quantizers.message import MAX_LEVELS
 
-Accounting = Literal["fixed-width", "elias"]
 FLOAT_BITS = 32  # the paper's F
 
 
 def message_bits(
     dimension: int,
     levels: int | None,
-    accounting: Accounting = "fixed-width",
+    accounting: str = "fixed-width",
     *,
     bucket_size: int | None = None,
 ) -> int:

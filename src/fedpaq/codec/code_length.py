@@ -44,9 +44,7 @@ def bit_length(values: Int64) -> Int64:
     return np.frexp(values.astype(np.float64))[1].astype(np.int64)
 
 
-def integer_decisions(
-    owners: Int64, base: int, means: Int64, values: Int64
-) -> tuple[list[Decisions], Float64]:
+def integer_decisions(owners: Int64, base: int, means: Int64, values: Int64) -> tuple[list[Decisions], Float64]:
     """Return the decisions that code the integers, and the raw bits of each."""
     orders = np.maximum(bit_length(means) - 3, 0)
     octaves = np.minimum(orders, ROWS // 4 - 2)

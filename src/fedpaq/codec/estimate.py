@@ -127,9 +127,7 @@ def _block_body_bytes(positions: Int64, values: Int64, dimension: int, levels: i
     counts = _token_counts(positions, values, classes, dimension)
     frequencies = normalise(counts)
     bits = float((counts * (12 - np.log2(np.maximum(frequencies, 1)))).sum())
-    extras = float(
-        counts.sum(axis=(0, 1)) @ np.array([extra_bits(min(token, 118)) for token in range(STRIDE)])
-    )
+    extras = float(counts.sum(axis=(0, 1)) @ np.array([extra_bits(min(token, 118)) for token in range(STRIDE)]))
     side = _side_bytes(classes, frequencies, token_of(-levels) + 1)
     return len(pack_varint(int(side))) + side + 4 * LANES + (bits + extras) / 8
 

@@ -145,9 +145,7 @@ def suits_blocks(counts: npt.NDArray[np.int64], dimension: int) -> npt.NDArray[n
     return (counts >= BLOCK_NONZEROS) & (BLOCK_SPARSITY * counts >= dimension)
 
 
-def _gap_bodies(
-    rows: npt.NDArray[Any], counts: npt.NDArray[np.int64], first: QuantizedMessage
-) -> list[bytes]:
+def _gap_bodies(rows: npt.NDArray[Any], counts: npt.NDArray[np.int64], first: QuantizedMessage) -> list[bytes]:
     if not len(rows):
         return []
     width = first.bucket_size or first.dimension

@@ -107,9 +107,7 @@ def get_integer(low, size, code, at, body, states, reciprocals, base, mean):
     node = 1
     modelled = min(exponent, 3)
     for _ in range(modelled):
-        low, size, code, at, bit = get_decision(
-            low, size, code, at, body, states, reciprocals, context + node
-        )
+        low, size, code, at, bit = get_decision(low, size, code, at, body, states, reciprocals, context + node)
         node = 2 * node + bit
     rest = exponent - modelled
     low, size, code, at, offset = get_raw(low, size, code, at, body, rest)

@@ -46,9 +46,7 @@ def encode_side(classes, frequencies, tokens, initial, reciprocals, out):
 
 
 @njit(
-    types.int64(
-        _BODY, types.uint8[::1], types.int64[:, ::1], types.int64, types.int32[::1], types.int64[::1]
-    ),
+    types.int64(_BODY, types.uint8[::1], types.int64[:, ::1], types.int64, types.int32[::1], types.int64[::1]),
     cache=True,
     nogil=True,
 )

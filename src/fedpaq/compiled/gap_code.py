@@ -59,9 +59,7 @@ def collect_row(row, positions, values):
                 found += 1
 
 
-@njit(
-    [f"void({kind}[:, ::1], int64[::1], int64[::1], int16[::1])" for kind in _KINDS], cache=True, nogil=True
-)
+@njit([f"void({kind}[:, ::1], int64[::1], int64[::1], int16[::1])" for kind in _KINDS], cache=True, nogil=True)
 def collect(rows, ends, positions, values):
     """Write the non-zeros of row j at ends[j] : ends[j + 1]."""
     for job in range(rows.shape[0]):
@@ -104,9 +102,7 @@ def put_nonzeros(positions, values, dimension, levels, guess, initial, reciproca
         signs = 2 * sign + (signs >> 1)
         if levels > 1:
             excess = abs(value) - 1
-            low, size, at = put_integer(
-                low, size, at, out, states, reciprocals, MAGNITUDES_AT, window, excess
-            )
+            low, size, at = put_integer(low, size, at, out, states, reciprocals, MAGNITUDES_AT, window, excess)
             oldest = guess
             if t >= MAGNITUDE_WINDOW:
                 oldest = abs(int(values[t - MAGNITUDE_WINDOW])) - 1
@@ -116,9 +112,7 @@ def put_nonzeros(positions, values, dimension, levels, guess, initial, reciproca
 
 
 @njit
-def encode_job(
-    job, ends, positions, values, dimension, levels, guess, initial, reciprocals, out, rooms, sizes
-):
+def encode_job(job, ends, positions, values, dimension, levels, guess, initial, reciprocals, out, rooms, sizes):
     """Encode the non-zeros ends[job] : ends[job + 1] into out[rooms[job] : rooms[job + 1]]."""
     part = slice(ends[job], ends[job + 1])
     sizes[job] = put_nonzeros(

@@ -54,8 +54,7 @@ def round_to_levels(values, scale, levels, dither, out):
 
 
 _SIGNATURES = [
-    "void(float32[:, ::1], uint64[::1], int64[::1], int64[::1], int64, int64, float32[:, ::1], "
-    f"{kind}[:, ::1])"
+    f"void(float32[:, ::1], uint64[::1], int64[::1], int64[::1], int64, int64, float32[:, ::1], {kind}[:, ::1])"
     for kind in ("int8", "int16")
 ]
 
@@ -87,3 +86,45 @@ def quantize(rows, seeds, rounds, clients, levels, width, norms, out):
                 first, last = max(group * GROUP, start), min(group * GROUP + GROUP, stop)
                 within = first - group * GROUP
                 round_to_levels(row[first:last], scale, limit, dither[within:], signed[first:last])
+
+
+_ADD_SIGNATURES = [
+    f"void({kind}[:, ::1], float64[:, ::1], int64, int64[::1], float64[:, ::1])" for kind in ("int8", "int16")
+]
+
+
+@njit
+def add_row(signed, unit, total):
+    """Add unit * signed onto total; runs of eight zero levels are skipped."""
+    position = 0
+    while position < signed.size:
+        if position + 8 <= signed.size:
+            some = signed[position]
+            for i in range(position + 1, position + 8):
+                some |= signed[i]
+            if some == 0:
+                position += 8
+                continue
+        stop = min(position + 8, signed.size)
+        for i in range(position, stop):
+            if signed[i] != 0:
+                total[i] += signed[i] * unit
+        position = stop
+
+
+@njit(_ADD_SIGNATURES, cache=True, parallel=True, nogil=True)
+def add_levels(signed, units, width, run_of, total):
+    """Add each job's message to its run's total, in job order; twin: ``QuantizedMessage.add_to``.
+
+    Coordinates are split among threads, so the order of additions never changes.
+    """
+    dimension = total.shape[1]
+    parts = min(64, max(1, dimension // 4096))
+    for part in prange(parts):
+        low = dimension * part // parts
+        high = dimension * (part + 1) // parts
+        for job in range(signed.shape[0]):
+            for bucket in range(low // width, (high + width - 1) // width):
+                start = max(bucket * width, low)
+                stop = min((bucket + 1) * width, high)
+                add_row(signed[job, start:stop], units[job, bucket], total[run_of[job], start:stop])

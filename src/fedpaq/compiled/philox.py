@@ -63,6 +63,16 @@ def words(purpose, seed, round, client, start, out):
         position += count
 
 
+@njit("void(int64, uint64[::1], int64, int64[::1], uint32[::1])", cache=True, nogil=True)
+def first_words(purpose, seeds, round, clients, out):
+    """Fill ``out`` with draw 0 of each job's stream; twin: ``randomness.first_uniforms`` without numba."""
+    for job in range(out.size):
+        k0 = uint32(seeds[job] & uint64(0xFFFFFFFF))
+        k1 = uint32(seeds[job] >> uint64(32))
+        c3 = uint32(uint64(purpose) << uint64(24))
+        out[job], _, _, _ = philox(uint32(0), uint32(round), uint32(clients[job]), c3, k0, k1)
+
+
 @njit(
     "void(uint64[::1], int64, int64[::1], int64[::1], int64[:, ::1])",
     cache=True,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from fedpaq.quantizers.check import check_quantizer
 from fedpaq.quantizers.identity import Identity
 from fedpaq.quantizers.low_precision import LowPrecision
-from fedpaq.quantizers.message import Message, QuantizedMessage, RawMessage
+from fedpaq.quantizers.message import Message, QuantizedBatch, QuantizedMessage, RawMessage
 from fedpaq.randomness import Key
 
 
@@ -29,4 +30,14 @@ class Quantizer(Protocol):
         """Quantize r updates (r, p), equal to one by one."""
 
 
-__all__ = ["Identity", "Key", "LowPrecision", "Message", "QuantizedMessage", "Quantizer", "RawMessage"]
+__all__ = [
+    "Identity",
+    "Key",
+    "LowPrecision",
+    "Message",
+    "QuantizedBatch",
+    "QuantizedMessage",
+    "Quantizer",
+    "RawMessage",
+    "check_quantizer",
+]

@@ -22,12 +22,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fedpaq import compiled
 from fedpaq.config import require_int
 from fedpaq.errors import ConfigError, NonFiniteUpdateError
-from fedpaq.quantizers.message import MAX_LEVELS, Float32, Float64, QuantizedMessage, level_dtype, num_buckets
+from fedpaq.quantizers.message import (
+    MAX_LEVELS,
+    Float32,
+    Float64,
+    QuantizedBatch,
+    QuantizedMessage,
+    level_dtype,
+    num_buckets,
+)
 from fedpaq.randomness import Key, Purpose, words_numpy
 
 NORM_CHUNK = 65_536
@@ -113,43 +120,36 @@ class LowPrecision:
             raise ConfigError(f"update.shape={vector.shape} is not a vector; flatten it to (p,)")
         return self.quantize_batch(vector[None, :], [key])[0]
 
-    def quantize_batch(self, updates: Any, keys: Sequence[Key]) -> list[QuantizedMessage]:
+    def quantize_batch(self, updates: Any, keys: Sequence[Key]) -> QuantizedBatch:
         """Quantize r updates (r, p) with their keys; equal, to the bit, to one by one."""
         rows = as_float32(updates)  # (r, p)
         if rows.ndim != 2 or len(rows) != len(keys):
             raise ConfigError(f"updates.shape={rows.shape} does not match the {len(keys)} keys; pass (r, p)")
-        kernels = compiled.load("low_precision")
-        if kernels is None:
-            messages = [
-                quantize_numpy(row, key, self.levels, self.bucket_size)
-                for row, key in zip(rows, keys, strict=True)
-            ]
-            norms = np.stack([message.norms for message in messages]) if messages else np.zeros((0, 1))
-        else:
-            norms, signed = self._quantize_compiled(kernels, rows, keys)
-            messages = [
-                QuantizedMessage(signed[j], norms[j], self.levels, self.bucket_size) for j in range(len(rows))
-            ]
-        refuse_non_finite(norms, rows, keys)
-        return messages
+        batch = self._quantize_rows(rows, keys)
+        refuse_non_finite(batch.norms, rows, keys)
+        return batch
 
-    def _quantize_compiled(
-        self, kernels: Any, rows: Float32, keys: Sequence[Key]
-    ) -> tuple[Float32, npt.NDArray[Any]]:
+    def _quantize_rows(self, rows: Float32, keys: Sequence[Key]) -> QuantizedBatch:
         dimension = rows.shape[1]
         norms = np.empty((len(rows), num_buckets(dimension, self.bucket_size)), np.float32)
         signed = np.empty(rows.shape, level_dtype(self.levels))
-        kernels.quantize(
-            rows,
-            np.array([key.seed for key in keys], np.uint64),
-            np.array([key.round for key in keys], np.int64),
-            np.array([key.client for key in keys], np.int64),
-            self.levels,
-            self.bucket_size or max(dimension, 1),
-            norms,
-            signed,
-        )
-        return norms, signed
+        kernels = compiled.load("low_precision")
+        if kernels is None:
+            for row, key in enumerate(keys):
+                message = quantize_numpy(rows[row], key, self.levels, self.bucket_size)
+                signed[row], norms[row] = message.signed_levels, message.norms
+        else:
+            kernels.quantize(
+                rows,
+                np.array([key.seed for key in keys], np.uint64),
+                np.array([key.round for key in keys], np.int64),
+                np.array([key.client for key in keys], np.int64),
+                self.levels,
+                self.bucket_size or max(dimension, 1),
+                norms,
+                signed,
+            )
+        return QuantizedBatch(signed, norms, self.levels, self.bucket_size)
 
 
 def as_float32(values: Any) -> Float32:

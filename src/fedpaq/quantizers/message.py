@@ -6,8 +6,9 @@ a ``RawMessage`` stands for its float32 values. Both are plain data: no key, no 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -101,3 +102,24 @@ class RawMessage:
 
 
 Message = QuantizedMessage | RawMessage
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedBatch(Sequence[QuantizedMessage]):
+    """The messages of several clients as two arrays; indexing gives each as a view."""
+
+    signed_levels: npt.NDArray[Any]  # (r, p)
+    norms: Float32  # (r, buckets)
+    levels: int
+    bucket_size: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.signed_levels)
+
+    @overload
+    def __getitem__(self, at: int) -> QuantizedMessage: ...
+    @overload
+    def __getitem__(self, at: slice) -> QuantizedBatch: ...
+    def __getitem__(self, at: int | slice) -> QuantizedMessage | QuantizedBatch:
+        kind = QuantizedBatch if isinstance(at, slice) else QuantizedMessage
+        return kind(self.signed_levels[at], self.norms[at], self.levels, self.bucket_size)

@@ -1,0 +1,73 @@
+"""Dense: recognised dense networks by compiled matrix products, clients spread over cores."""
+
+from __future__ import annotations
+
+import functools
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpaq import compiled
+from fedpaq.clients.work import LocalWork
+from fedpaq.errors import ConfigError
+from fedpaq.problems import Problem
+from fedpaq.problems.dense_network import CROSS_ENTROPY, LOGISTIC, SQUARED
+
+_LOSS_CODE = {CROSS_ENTROPY: 0, LOGISTIC: 1, SQUARED: 2}
+
+
+@dataclass(frozen=True)
+class Dense:
+    """For models that ``problems.dense_network`` recognises; on the CPU only."""
+
+    name: str = "dense"
+
+    def local_updates(self, problem: Problem, work: LocalWork) -> npt.NDArray[np.float32]:
+        """Return x_{k,tau}^(i) - x_k for every job: (jobs, p)."""
+        network, kernels = problem.dense_network, compiled.load("dense_network")
+        if network is None or kernels is None:
+            raise ConfigError("executor='dense' needs numba and a dense ReLU network; choose 'auto'")
+        labels = network.loss == CROSS_ENTROPY
+        updates = np.empty((len(work), problem.dimension), np.float32)
+        with one_blas_thread():
+            kernels.local_updates(
+                np.ascontiguousarray(work.params, np.float32),
+                work.run_of,
+                work.step_sizes,
+                work.samples,
+                problem.inputs.numpy(),
+                problem.targets.numpy() if labels else np.zeros(1, np.int64),
+                np.zeros((1, 1), np.float32) if labels else problem.targets.numpy(),
+                np.array(network.widths, np.int64),
+                problem.regularization,
+                _LOSS_CODE[network.loss],
+                updates,
+            )
+        return updates
+
+
+def is_available(problem: Problem) -> bool:
+    """Return whether this executor can take the problem here."""
+    on_cpu = problem.inputs.device.type == "cpu"
+    return on_cpu and problem.dense_network is not None and compiled.load("dense_network") is not None
+
+
+def one_blas_thread() -> AbstractContextManager[Any]:
+    """Keep the BLAS behind the kernels to one thread: the clients already use every core."""
+    controller = _blas_of_scipy()
+    return nullcontext() if controller is None else controller.limit(limits=1, user_api="blas")
+
+
+@functools.cache
+def _blas_of_scipy() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    found = [
+        library.filepath
+        for library in ThreadpoolController().lib_controllers
+        if library.user_api == "blas" and "scipy.libs" in library.filepath
+    ]
+    return ThreadpoolController().select(filepath=found) if found else None

@@ -1,0 +1,59 @@
+"""Sequential: one client after another with plain autograd. The twin to read, and the oracle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedpaq.clients.work import LocalWork
+from fedpaq.problems import Problem
+from fedpaq.randomness import Key, Purpose, words
+
+
+@dataclass(frozen=True)
+class Sequential:
+    """Takes any module; costs a Python loop over clients and steps."""
+
+    name: str = "sequential"
+
+    def local_updates(self, problem: Problem, work: LocalWork) -> Tensor:
+        """Return x_{k,tau}^(i) - x_k for every job: (jobs, p)."""
+        start = torch.as_tensor(work.params, device=problem.inputs.device)  # (runs, p)
+        updates = torch.empty(len(work), problem.dimension, device=start.device)
+        for job in range(len(work)):
+            received = start[work.run_of[job]]
+            with private_randomness(problem, work, job):
+                updates[job] = self.descend(problem, work, job, received) - received
+        return updates
+
+    @staticmethod
+    def descend(problem: Problem, work: LocalWork, job: int, received: Tensor) -> Tensor:
+        """Return x_{k,tau}^(i) of one job, from the ``received`` x_k (p,)."""
+        params = received.clone()  # Alg. 1, line 5
+        step_size = float(work.step_sizes[work.run_of[job]])
+        for samples in work.samples[job]:  # Alg. 1, line 6
+            inputs, targets = problem.batch(samples)
+            params.requires_grad_(True)
+            (gradient,) = torch.autograd.grad(problem.objective(params, inputs, targets), params)
+            params = params.detach() - step_size * gradient  # Alg. 1, line 9
+        return params
+
+
+class private_randomness:
+    """Seed torch's generator for one job of a module with dropout, and put it back afterwards."""
+
+    def __init__(self, problem: Problem, work: LocalWork, job: int) -> None:
+        gpus = [problem.inputs.device] if problem.inputs.device.type == "cuda" else []
+        self._fork = torch.random.fork_rng(devices=gpus) if problem.draws_at_random else None
+        self._key = Key(seed=int(work.seeds[job]), round=work.round, client=int(work.clients[job]))
+
+    def __enter__(self) -> None:
+        if self._fork is not None:
+            self._fork.__enter__()
+            torch.manual_seed(int(words(Purpose.MODULE, self._key, 1)[0]))
+
+    def __exit__(self, *exc: object) -> None:
+        if self._fork is not None:
+            self._fork.__exit__(None, None, None)

@@ -1,0 +1,77 @@
+"""Vectorised: all clients of a chunk as one batched computation (torch.func.vmap over grad)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from fedpaq.clients.graphs import Graphs
+from fedpaq.clients.work import LocalWork
+from fedpaq.problems import Problem
+
+MEMORY_BUDGET = {"cpu": 2**29, "cuda": 2**35}  # bytes
+COPIES = 6  # of each client's params alive at once: start, params, gradient, update, two temporaries
+
+
+@dataclass(frozen=True)
+class Vectorised:
+    """Chunks clients to ``memory_budget`` bytes, or to ``chunk_size`` clients when given.
+
+    On a GPU, small chunks replay a CUDA graph.
+    """
+
+    chunk_size: int | None = None
+    memory_budget: int | None = None  # default: by device
+    name: str = "vectorised"
+    graphs: Graphs = field(default_factory=Graphs, repr=False, compare=False)
+
+    def local_updates(self, problem: Problem, work: LocalWork) -> Tensor:
+        """Return x_{k,tau}^(i) - x_k for every job: (jobs, p)."""
+        device, chunk = problem.inputs.device, self._jobs_per_chunk(problem, work)
+        step = partial(descend, problem)
+        if chunk >= len(work):
+            return self.graphs.run(problem, step, *work.tensors(device))
+        updates = torch.empty(len(work), problem.dimension, device=device)
+        for jobs, part in work.chunks(chunk):
+            updates[jobs] = self.graphs.run(problem, step, *part.tensors(device))
+        return updates
+
+    def _jobs_per_chunk(self, problem: Problem, work: LocalWork) -> int:
+        if self.chunk_size is not None:
+            return self.chunk_size
+        sample_bytes = problem.inputs[0].numel() * 4 * work.samples.shape[2]
+        per_job = COPIES * 4 * problem.dimension + 3 * sample_bytes
+        budget = self.memory_budget or MEMORY_BUDGET[problem.inputs.device.type]
+        return max(1, int(budget // per_job))
+
+
+def descend(problem: Problem, received: Tensor, run_of: Tensor, step_sizes: Tensor, samples: Tensor) -> Tensor:
+    """Return the updates (jobs, p) of jobs that start from received[run_of] and see samples (jobs, tau, B)."""
+    gradients = torch.func.vmap(problem.gradient)
+    rates, start = step_sizes[run_of][:, None], received[run_of]  # (jobs, 1), (jobs, p)
+    params = start
+    for step in range(samples.shape[1]):
+        inputs, targets = problem.batch(samples[:, step])  # (jobs, B, ...)
+        params = params - rates * gradients(params, inputs, targets)
+    return params - start
+
+
+def reason_not_vectorisable(problem: Problem) -> str | None:
+    """Return why vmap cannot take this problem's module, or None if it can: tried on two samples."""
+    if problem.draws_at_random:
+        return "the module draws random numbers (dropout), which vmap would share between clients"
+    params = torch.from_numpy(problem.initial_params).to(problem.inputs.device).expand(2, -1)
+    inputs, targets = (
+        values[:2].unsqueeze(0).expand(2, 2, *values.shape[1:])
+        if len(values) > 1
+        else values[:1].unsqueeze(0).expand(2, 1, *values.shape[1:])
+        for values in (problem.inputs, problem.targets)
+    )
+    try:
+        torch.func.vmap(problem.gradient)(params, inputs, targets)
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    return None

@@ -1,0 +1,170 @@
+"""LocalWork: one round's local work as plain arrays, the same whatever executor does it.
+
+A job is one participant of one run. ``train`` has one run; a sweep has one per step size and
+seed. Minibatches are drawn here, before any executor sees the work, so every executor uses the
+same samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedpaq import cuda
+from fedpaq.config import FedPAQConfig
+from fedpaq.devices import BUDGET, on_device
+from fedpaq.problems import Partition, Problem
+from fedpaq.randomness import Key, minibatches
+
+Int64 = npt.NDArray[np.int64]
+MEMORY_BUDGET = 2**27  # bytes of the host for the updates and messages alive at once; more costs page faults
+BYTES_A_COORDINATE = 6  # float32 update, int8 or int16 level
+
+
+Share = Callable[[int], slice]  # of a number of jobs, which are done here
+
+
+def whole(jobs: int) -> slice:
+    """Do all jobs here."""
+    return slice(0, jobs)
+
+
+@dataclass(frozen=True, eq=False)
+class LocalWork:
+    """Job j: client ``clients[j]`` takes tau SGD steps from ``params[run_of[j]]``."""
+
+    params: Any  # (runs, p) float32 array or tensor
+    run_of: Int64  # (jobs,)
+    clients: Int64  # (jobs,)
+    seeds: npt.NDArray[np.uint64]  # (jobs,)
+    step_sizes: npt.NDArray[np.float32]  # (runs,)
+    samples: Any  # (jobs, tau, B) sample numbers: int64 array, or tensor where the data is on a GPU
+    round: int
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def keys(self) -> list[Key]:
+        """Return the key of each job's message."""
+        return [
+            Key(seed=seed, round=self.round, client=client)
+            for seed, client in zip(self.seeds.tolist(), self.clients.tolist(), strict=True)
+        ]
+
+    def tensors(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return params, run_of, step_sizes and samples on ``device``: what local steps are a function of."""
+        params, run_of, step_sizes, samples = (
+            on_device(values, device) for values in (self.params, self.run_of, self.step_sizes, self.samples)
+        )
+        return params, run_of, step_sizes, samples
+
+    def part(self, jobs: Any) -> LocalWork:
+        """Return the work of some jobs only."""
+        return LocalWork(
+            self.params,
+            self.run_of[jobs],
+            self.clients[jobs],
+            self.seeds[jobs],
+            self.step_sizes,
+            self.samples[jobs],
+            self.round,
+        )
+
+    def chunks(self, size: int) -> Iterator[tuple[slice, LocalWork]]:
+        """Yield (jobs, their work) in runs of at most ``size`` jobs."""
+        for start in range(0, len(self), size):
+            jobs = slice(start, min(start + size, len(self)))
+            yield jobs, self.part(jobs)
+
+
+def draw_samples(
+    partition: Partition,
+    seeds: npt.NDArray[np.uint64],
+    round: int,
+    clients: Int64,
+    local_steps: int,
+    batch_size: int,
+) -> Int64:
+    """Draw each job's minibatches with replacement from its client's own data: (jobs, tau, B)."""
+    sizes = partition.sizes(clients)
+    positions = minibatches(seeds, round, clients, sizes, local_steps * batch_size)
+    samples: Int64 = partition.indices[partition.offsets[clients][:, None] + positions]
+    return samples.reshape(len(clients), local_steps, batch_size)
+
+
+def local_work(
+    problem: Problem,
+    configs: Sequence[FedPAQConfig],
+    round: int,
+    params: Any,
+    participants: Int64,
+    share: Share = whole,
+    memory_budget: int | None = None,
+) -> Iterator[LocalWork]:
+    """Yield the round's work of all runs, run after run in client order, or a ``share`` of the jobs.
+
+    It comes in parts that fit ``memory_budget`` bytes (default: by device). ``participants`` is
+    (runs, r). With full batches a part holds clients of one size only.
+    """
+    runs, per_round = participants.shape
+    mine = share(participants.size)
+    run_of, clients = np.repeat(np.arange(runs), per_round)[mine], participants.ravel()[mine]
+    seeds = np.array([config.seed for config in configs], np.uint64)[run_of]
+    step_sizes = np.array([config.step_size_at(round) for config in configs], np.float32)
+    shape = configs[0]
+    for jobs in _parts(
+        problem.partition, clients, shape.batch_size, _jobs_at_once(problem, shape, memory_budget)
+    ):
+        samples = samples_of(problem, shape, seeds[jobs], round, clients[jobs])
+        yield LocalWork(params, run_of[jobs], clients[jobs], seeds[jobs], step_sizes, samples, round)
+
+
+def samples_of(
+    problem: Problem, shape: FedPAQConfig, seeds: npt.NDArray[np.uint64], round: int, clients: Int64
+) -> Any:
+    """Return the sample numbers of each job's local steps where the data is: (jobs, tau, B)."""
+    device, partition = problem.inputs.device, problem.partition
+    if shape.batch_size is None:
+        rows = whole_clients(partition, clients, shape.local_steps)
+        return rows if device.type == "cpu" else on_device(rows, device)
+    if device.type == "cpu":
+        return draw_samples(partition, seeds, round, clients, shape.local_steps, shape.batch_size)
+    count = shape.local_steps * shape.batch_size
+    samples = torch.empty(len(clients), count, dtype=torch.int64, device=device)
+    cuda.load("philox").draw_samples(
+        *partition.on(device), on_device(seeds, device), round, on_device(clients, device), samples
+    )
+    return samples.view(len(clients), shape.local_steps, shape.batch_size)
+
+
+def _jobs_at_once(problem: Problem, shape: FedPAQConfig, memory_budget: int | None) -> int:
+    if problem.inputs.device.type == "cpu":
+        return max(1, (memory_budget or MEMORY_BUDGET) // (BYTES_A_COORDINATE * problem.dimension))
+    batch = shape.batch_size or int(problem.partition.sizes().max())
+    gathered = 4 * 2 * batch * problem.inputs[0].numel()  # a step's minibatch, and room for activations
+    return max(1, (memory_budget or BUDGET) // (BYTES_A_COORDINATE * problem.dimension + gathered))
+
+
+def whole_clients(partition: Partition, clients: Int64, local_steps: int) -> Int64:
+    """Return every sample of each client, once per local step: (jobs, tau, m) for clients of one size."""
+    rows = np.stack([partition.samples_of(int(client)) for client in clients])
+    return np.repeat(rows[:, None, :], local_steps, axis=1)
+
+
+def _parts(partition: Partition, clients: Int64, batch_size: int | None, jobs_at_once: int) -> Iterator[slice]:
+    """Yield runs of jobs, cut at ``jobs_at_once`` and, for full batches, where the client size changes."""
+    sizes = partition.sizes(clients)
+    start = 0
+    while start < len(clients):
+        stop = min(start + jobs_at_once, len(clients))
+        if batch_size is None:
+            other = np.flatnonzero(sizes[start:stop] != sizes[start])
+            stop = start + int(other[0]) if other.size else stop
+        yield slice(start, stop)
+        start = stop

@@ -1,0 +1,67 @@
+"""Fingerprint: everything that fixes the bits of a run, as plain JSON values.
+
+Two runs with equal fingerprints end in equal params, so one may continue the other's checkpoint.
+Data and schedules are hashed by value: an object's repr or address says nothing in another process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from fedpaq.config import FedPAQConfig
+from fedpaq.problems import Problem
+
+
+def fingerprint(problem: Problem, configs: Sequence[FedPAQConfig], **settings: Any) -> dict[str, Any]:
+    """Return what identifies a run: the problem with its data, the configs, the other settings."""
+    return {
+        "problem": describe_problem(problem),
+        "configs": [describe_config(config) for config in configs],
+        **{name: describe(value) for name, value in settings.items()},
+    }
+
+
+def describe_problem(problem: Problem) -> dict[str, Any]:
+    """Return the problem's name and sizes, and one hash over data, partition and initial params."""
+    digest = hashlib.sha256()
+    for values in (
+        problem.inputs.cpu().numpy(),
+        problem.targets.cpu().numpy(),
+        problem.partition.indices,
+        problem.partition.offsets,
+        problem.initial_params,
+    ):
+        digest.update(f"{values.dtype.str}{values.shape}".encode())
+        digest.update(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)  # type: ignore[arg-type]
+    return {
+        "name": problem.name,
+        "dimension": problem.dimension,
+        "num_clients": problem.num_clients,
+        "regularization": problem.regularization,
+        "model": type(problem.model).__qualname__,
+        "loss": getattr(problem.loss, "__qualname__", type(problem.loss).__qualname__),
+        "data_sha256": digest.hexdigest(),
+    }
+
+
+def describe_config(config: FedPAQConfig) -> dict[str, Any]:
+    """Return the config; a schedule of step sizes by the hash of its values."""
+    values = config.to_dict()
+    if callable(config.step_size):
+        steps = [config.step_size_at(round) for round in range(config.num_rounds)]
+        values["step_size"] = f"sha256:{hashlib.sha256(np.array(steps, '<f8').tobytes()).hexdigest()}"
+    return values
+
+
+def describe(value: Any) -> Any:
+    """Return a plain value, or the type, name and fields of an object such as a quantizer."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    fields = asdict(value) if is_dataclass(value) and not isinstance(value, type) else {}
+    plain = {key: field for key, field in fields.items() if isinstance(field, bool | int | float | str | None)}
+    return {"type": type(value).__qualname__, "name": getattr(value, "name", ""), **plain}

@@ -1,0 +1,184 @@
+"""Partitions: which samples each client holds, in O(samples + clients) memory.
+
+Stored like a sparse matrix: client i holds ``indices[offsets[i]:offsets[i+1]]``. Neither the
+sampling of participants nor a round's work ever walks over all clients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedpaq.config import require_int, require_positive
+from fedpaq.errors import ConfigError
+from fedpaq.randomness import Key, Purpose, permutation
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Sample numbers, client after client, and where each client's run begins."""
+
+    indices: Int64  # (samples held,)
+    offsets: Int64  # (num_clients + 1,)
+
+    def __post_init__(self) -> None:
+        sizes = np.diff(self.offsets)
+        if sizes.size == 0 or self.offsets[0] != 0 or self.offsets[-1] != self.indices.size:
+            raise ConfigError(
+                f"offsets={self.offsets} do not cut {self.indices.size} samples into clients; they must run "
+                "from 0 to the number of samples, with one entry more than there are clients"
+            )
+        if sizes.min() < 1:
+            raise ConfigError(f"client={int(sizes.argmin())} holds no samples; every client needs at least one")
+
+    @property
+    def num_clients(self) -> int:
+        """n."""
+        return int(self.offsets.size - 1)
+
+    def sizes(self, clients: Int64 | None = None) -> Int64:
+        """Return how many samples each of ``clients`` (default: all) holds [m]."""
+        if clients is None:
+            return np.diff(self.offsets)
+        return self.offsets[clients + 1] - self.offsets[clients]
+
+    def samples_of(self, client: int) -> Int64:
+        """Return the sample numbers of one client."""
+        return self.indices[self.offsets[client] : self.offsets[client + 1]]
+
+    def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return indices and offsets on a device, copied there once."""
+        if device not in self._copies:
+            self._copies[device] = tuple(
+                torch.from_numpy(values).to(device) for values in (self.indices, self.offsets)
+            )
+        return self._copies[device]
+
+    @cached_property
+    def _copies(self) -> dict[torch.device, Any]:
+        return {}
+
+    @classmethod
+    def from_lists(cls, samples: Any) -> Partition:
+        """Build a partition from one sequence of sample numbers per client.
+
+        >>> Partition.from_lists([[0, 2], [1]]).sizes().tolist()
+        [2, 1]
+        """
+        runs = [np.asarray(run).ravel() for run in samples]
+        for client, run in enumerate(runs):
+            if run.size and run.dtype.kind not in "iu":
+                raise ConfigError(f"client={client} holds {run[0]!r}; sample numbers are integers")
+        offsets = np.concatenate([[0], np.cumsum([run.size for run in runs])]).astype(np.int64)
+        return cls(np.concatenate([np.zeros(0, np.int64), *runs]).astype(np.int64), offsets)
+
+
+def iid(
+    num_samples: int, num_clients: int, *, seed: int = 0, samples_per_client: int | None = None
+) -> Partition:
+    """Deal shuffled samples evenly; sizes differ by at most one, or are ``samples_per_client`` [m].
+
+    >>> iid(10, 3).sizes().tolist()
+    [4, 3, 3]
+    """
+    require_int("num_samples", num_samples, 1)
+    _require_enough(num_samples, num_clients)
+    if samples_per_client is None:
+        sizes = np.full(num_clients, num_samples // num_clients, np.int64)
+        sizes[: num_samples % num_clients] += 1
+    else:
+        require_int("samples_per_client", samples_per_client, 1)
+        if samples_per_client * num_clients > num_samples:
+            raise ConfigError(
+                f"samples_per_client={samples_per_client} times num_clients={num_clients} exceeds the "
+                f"{num_samples} samples; choose at most {num_samples // num_clients}"
+            )
+        sizes = np.full(num_clients, samples_per_client, np.int64)
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    order = permutation(Purpose.PARTITION, Key(seed=seed), num_samples)
+    return Partition(order[: offsets[-1]], offsets)
+
+
+def dirichlet(targets: Any, num_clients: int, *, alpha: float, seed: int = 0) -> Partition:
+    """Give each label to the clients in Dirichlet(alpha) shares: small alpha, uneven clients.
+
+    Every client first gets one sample, so none is empty; the rest follow the shares. Memory is
+    O(samples + clients): one label's shares at a time.
+
+    >>> dirichlet([0, 1] * 50, 4, alpha=0.5).sizes().sum()
+    np.int64(100)
+    """
+    require_positive("alpha", alpha)
+    labels = _labels(targets)
+    _require_enough(labels.size, num_clients)
+    order = permutation(Purpose.PARTITION, Key(seed=seed), labels.size)
+    owner = np.empty(labels.size, np.int64)
+    owner[order[:num_clients]] = np.arange(num_clients)
+    rest = order[num_clients:]
+    # Philox again, through NumPy's generator: gamma variates need rejection, hence state.
+    generator = np.random.Generator(np.random.Philox(key=seed))
+    for label in np.unique(labels):
+        members = rest[labels[rest] == label]
+        shares = np.cumsum(generator.standard_gamma(alpha, num_clients) + np.finfo(float).tiny)
+        owner[members] = np.searchsorted(shares / shares[-1], generator.random(members.size), side="right")
+    return _group_by(owner, num_clients)
+
+
+def by_label(targets: Any, num_clients: int, *, labels_per_client: int = 2, seed: int = 0) -> Partition:
+    """Sort samples by label, cut them into shards, deal ``labels_per_client`` shards to each client.
+
+    Shards are equal to within one sample, so one that begins where a label ends holds two labels;
+    where the labels' sizes are multiples of a shard's, no client has more than ``labels_per_client``.
+
+    >>> by_label([0, 0, 1, 1, 2, 2], 3, labels_per_client=1).sizes().tolist()
+    [2, 2, 2]
+    """
+    require_int("labels_per_client", labels_per_client, 1)
+    labels = _labels(targets)
+    _require_enough(labels.size, num_clients)
+    shards = num_clients * labels_per_client
+    if shards > labels.size:
+        raise ConfigError(
+            f"labels_per_client={labels_per_client} times num_clients={num_clients} exceeds the "
+            f"{labels.size} samples; choose at most {labels.size // num_clients}"
+        )
+    shuffled = permutation(Purpose.PARTITION, Key(seed=seed), labels.size)
+    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    dealt = permutation(Purpose.PARTITION, Key(seed=seed, round=1), shards)
+    shard_owner = np.empty(shards, np.int64)
+    shard_owner[dealt] = np.arange(shards) // labels_per_client
+    owner = np.empty(labels.size, np.int64)
+    owner[by_class] = shard_owner[np.arange(labels.size) * shards // labels.size]
+    return _group_by(owner, num_clients)
+
+
+def _group_by(owner: Int64, num_clients: int) -> Partition:
+    counts = np.bincount(owner, minlength=num_clients)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return Partition(np.argsort(owner, kind="stable").astype(np.int64), offsets)
+
+
+def _labels(targets: Any) -> npt.NDArray[Any]:
+    labels = np.asarray(targets)
+    if labels.ndim != 1:
+        raise ConfigError(f"targets.shape={labels.shape} is not one label a sample; pass a vector")
+    if labels.dtype.kind == "f" and not np.array_equal(labels, np.floor(labels)):
+        raise ConfigError("targets hold fractions or NaN, not labels; pass whole numbers, or use iid")
+    return labels
+
+
+def _require_enough(num_samples: int, num_clients: int) -> None:
+    require_int("num_clients", num_clients, 1, 2**32)
+    if num_samples < num_clients:
+        raise ConfigError(
+            f"num_clients={num_clients} exceeds the {num_samples} samples to share; "
+            f"every client needs at least one, so choose 1..{num_samples}"
+        )

@@ -1,0 +1,102 @@
+"""Assumptions 1 to 4 of the paper: the constants both theorems are made of.
+
+    Assumption 1   E||Q(x) - x||^2 <= q ||x||^2                 ``variance_bound``
+    Assumption 2   ||grad f(x) - grad f(y)|| <= L ||x - y||     ``smoothness``
+    Assumption 3   E||g(x) - grad f(x)||^2 <= sigma^2           ``gradient_variance``
+    Assumption 4   f is mu-strongly convex                      ``strong_convexity``
+
+Both proofs also use that every client's loss is the same function, f_i = f: "i.i.d." in the
+paper's words (docs/paper-errata.md, A1).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from fedpaq.config import require_int, require_positive
+from fedpaq.errors import ConfigError, unknown_name
+
+Variant = Literal["as_stated", "as_derived", "corrected"]
+"""Whose constants: the theorem's text, its proof's own algebra, or the proof with each step made valid."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assumptions:
+    """What is assumed of the loss, of one sample's gradient and of the quantizer.
+
+    >>> Assumptions(smoothness=4.0, strong_convexity=1.0, gradient_variance=2.0).condition_number
+    4.0
+    """
+
+    smoothness: float  # L
+    gradient_variance: float  # sigma^2 of a single-sample gradient
+    variance_bound: float = 0.0  # q
+    strong_convexity: float | None = None  # mu; None where the loss is not strongly convex
+
+    def __post_init__(self) -> None:
+        require_positive("smoothness", self.smoothness)
+        require_positive("gradient_variance", self.gradient_variance, zero_allowed=True)
+        require_positive("variance_bound", self.variance_bound, zero_allowed=True)
+        if self.strong_convexity is None:
+            return
+        require_positive("strong_convexity", self.strong_convexity)
+        if self.strong_convexity > self.smoothness * (1 + 1e-12):
+            raise ConfigError(
+                f"strong_convexity={self.strong_convexity} exceeds smoothness={self.smoothness}; "
+                f"no function is like that, so choose at most {self.smoothness}"
+            )
+
+    @property
+    def condition_number(self) -> float:
+        """L / mu, infinite for a loss that is not strongly convex."""
+        return math.inf if self.strong_convexity is None else self.smoothness / self.strong_convexity
+
+    def with_batch(self, batch_size: int | None) -> Assumptions:
+        """Return these for gradients averaged over a batch drawn with replacement: sigma^2 / B.
+
+        None is a full pass over the client's samples: no gradient noise at all.
+        """
+        if batch_size is None:
+            return replace(self, gradient_variance=0.0)
+        require_int("batch_size", batch_size, 1)
+        return replace(self, gradient_variance=self.gradient_variance / batch_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """One requirement of a theorem, with both sides as numbers."""
+
+    text: str
+    left: float
+    right: float
+
+    @property
+    def holds(self) -> bool:
+        """left <= right."""
+        return self.left <= self.right
+
+
+def require_variant(variant: str) -> None:
+    """Raise ConfigError unless ``variant`` is one of the three."""
+    if variant not in get_args(Variant):
+        raise unknown_name("variant", variant, get_args(Variant))
+
+
+def require_cohort(num_clients: int, clients_per_round: int) -> None:
+    """Raise ConfigError unless 1 <= r <= n."""
+    require_int("num_clients", num_clients, 1)
+    require_int("clients_per_round", clients_per_round, 1, num_clients)
+
+
+def sampling_variance(num_clients: int, clients_per_round: int) -> float:
+    """Return (n - r) / (r (n - 1)), the variance of a mean of r out of n drawn without replacement.
+
+    It is 0 when all take part; the quotient alone is 0 / 0 for a single client.
+
+    >>> sampling_variance(50, 25) == 25 / (25 * 49)
+    True
+    """
+    n, r = num_clients, clients_per_round
+    return 0.0 if r == n else (n - r) / (r * (n - 1))

@@ -1,0 +1,215 @@
+"""Estimators: L, mu, sigma^2, f(x_0) - f* and x* of a problem, each with how sure it is.
+
+exact     known, or computed to rounding
+bound     on the safe side for every x (L, sigma^2 and the gap from above, mu from below)
+local     true at the points looked at (the start, the end of a descent and the middle); the
+          assumption asks for all points, so a bound made from it may fail
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import scipy.optimize
+import scipy.sparse.linalg
+
+from fedpaq.errors import ConfigError
+from fedpaq.problems import Problem
+from fedpaq.theory.assumptions import Assumptions
+from fedpaq.theory.landscape import Landscape
+from fedpaq.theory.linear_model import LinearModel, linear_model
+
+Float64 = npt.NDArray[np.float64]
+Certainty = Literal["exact", "bound", "local"]
+MOST_SAMPLES = 4096  # gradients looked at one by one, before a variance is estimated from some
+DESCENT_STEPS = 500
+DENSE_PARAMS = 64
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number, how sure it is, and where it comes from; ``error`` is one standard error, if sampled."""
+
+    value: float
+    certainty: Certainty
+    source: str
+    error: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimates:
+    """What the theorems ask of a problem."""
+
+    smoothness: Estimate  # L
+    strong_convexity: Estimate | None  # mu; None where the loss is not known to be strongly convex
+    gradient_variance: Estimate  # sigma^2 of a single-sample gradient
+    initial_gap: Estimate  # f(x_0) - f*
+    initial_error: Estimate | None  # ||x_0 - x*||^2; None without a unique optimum
+    optimum: Float64 | None  # x*, (p,)
+
+    def assumptions(self, variance_bound: float = 0.0) -> Assumptions:
+        """Return the constants of Assumptions 1 to 4, with the quantizer's q."""
+        return Assumptions(
+            smoothness=self.smoothness.value,
+            gradient_variance=self.gradient_variance.value,
+            variance_bound=variance_bound,
+            strong_convexity=None if self.strong_convexity is None else self.strong_convexity.value,
+        )
+
+
+def estimate(problem: Problem, *, descent_steps: int = DESCENT_STEPS) -> Estimates:
+    """Estimate the constants of ``problem``: exactly where it knows them or a formula exists."""
+    landscape = Landscape(problem)
+    start = np.asarray(problem.initial_params, np.float64)
+    if problem.known is not None:
+        return _from_known(problem, landscape.value(start), start)
+    end = descend(landscape, start, descent_steps)
+    linear = linear_model(landscape)
+    if linear is None:
+        return _from_points(landscape, start, end)
+    return _from_formula(landscape, linear, start, end)
+
+
+def _from_known(problem: Problem, initial_value: float, start: Float64) -> Estimates:
+    known = problem.known
+    assert known is not None  # the caller's branch
+    source = "known by construction"
+    return Estimates(
+        smoothness=Estimate(known.smoothness, "exact", source),
+        strong_convexity=Estimate(known.strong_convexity, "exact", source),
+        gradient_variance=Estimate(known.gradient_variance, "exact", source),
+        initial_gap=Estimate(initial_value - known.minimum, "exact", source),
+        initial_error=Estimate(float(np.square(start - known.optimum).sum()), "exact", source),
+        optimum=known.optimum,
+    )
+
+
+def _from_formula(landscape: Landscape, linear: LinearModel, start: Float64, end: Float64) -> Estimates:
+    """Use the formulas of ``linear_model``; x* where the loss is strongly convex."""
+    weight = landscape.problem.regularization
+    low, high = linear.curvature
+    constant = high - low <= 1e-9 * abs(high)
+    smoothness = max(high, -low) * linear.spectrum[1] + weight
+    convexity = max(low, 0.0) * linear.spectrum[0] + weight if low > -1e-9 else 0.0
+    strong = convexity > 1e-9 * smoothness
+    source = f"linear model: {linear.curvature[0]:.3g} <= l'' <= {linear.curvature[1]:.3g}"
+    certainty: Certainty = "exact" if constant else "bound"
+    if np.isfinite(linear.slope):
+        variance = Estimate(
+            linear.slope**2 * linear.mean_square, "bound", f"linear model: |l'| <= {linear.slope:.3g}"
+        )
+    else:
+        variance = largest_variance(landscape, [start, 0.5 * (start + end), end])
+    return Estimates(
+        smoothness=Estimate(smoothness, certainty, source),
+        strong_convexity=Estimate(convexity, certainty, source) if strong else None,
+        gradient_variance=variance,
+        initial_gap=_gap(landscape, start, end, convexity if strong else None, linear.floor),
+        initial_error=_distance(landscape, start, end, convexity) if strong else None,
+        optimum=end if strong else None,
+    )
+
+
+def _from_points(landscape: Landscape, start: Float64, end: Float64) -> Estimates:
+    """Look at the curvature and the noise at three points."""
+    points = [start, 0.5 * (start + end), end]
+    ends = [extreme_curvatures(landscape, point) for point in points]
+    low, high = min(e[0] for e in ends), max(max(e[1], -e[0]) for e in ends)
+    source = f"Lanczos on Hessian products at {len(points)} points"
+    strong = low > 1e-6 * high
+    return Estimates(
+        smoothness=Estimate(high, "local", source),
+        strong_convexity=Estimate(low, "local", source) if strong else None,
+        gradient_variance=largest_variance(landscape, points),
+        initial_gap=_gap(landscape, start, end, None, None),
+        initial_error=Estimate(float(np.square(start - end).sum()), "local", "descent") if strong else None,
+        optimum=end if strong else None,
+    )
+
+
+def descend(landscape: Landscape, start: Float64, steps: int = DESCENT_STEPS) -> Float64:
+    """Return where L-BFGS arrives from ``start``."""
+    result = scipy.optimize.minimize(
+        landscape.value_and_gradient,
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": steps, "ftol": 0.0, "gtol": 1e-10, "maxcor": 20},
+    )
+    return np.asarray(result.x, np.float64)
+
+
+def largest_variance(landscape: Landscape, points: Sequence[Float64]) -> Estimate:
+    """Return the largest E||g - grad f||^2 among ``points``, over all samples or some of them."""
+    samples, weights = _chosen_samples(landscape)
+    variances = [_variance_at(landscape, point, samples, weights) for point in points]
+    value, error = max(variances)
+    sampled = "" if len(samples) == landscape.num_samples else f" from {len(samples)} sampled gradients"
+    return Estimate(value, "local", f"largest of {len(points)} points{sampled}", 0.0 if not sampled else error)
+
+
+def _chosen_samples(landscape: Landscape) -> tuple[npt.NDArray[np.int64], Float64]:
+    """Return all held samples with their weights, or MOST_SAMPLES drawn by weight, equally weighted."""
+    if landscape.num_samples <= MOST_SAMPLES:
+        return np.arange(landscape.num_samples), landscape.weights
+    generator = np.random.default_rng(0)
+    drawn = generator.choice(landscape.num_samples, MOST_SAMPLES, p=landscape.weights)
+    return drawn.astype(np.int64), np.full(MOST_SAMPLES, 1 / MOST_SAMPLES)
+
+
+def _variance_at(
+    landscape: Landscape, point: Float64, samples: npt.NDArray[np.int64], weights: Float64
+) -> tuple[float, float]:
+    mean = landscape.gradient(point)
+    squares = np.concatenate(
+        [np.square(block - mean).sum(axis=1) for block in landscape.sample_gradients(point, samples)]
+    )
+    value = float(weights @ squares)
+    return value, float(np.sqrt(weights @ np.square(squares - value) / len(samples)))
+
+
+def extreme_curvatures(
+    landscape: Landscape, point: Float64, dense_params: int = DENSE_PARAMS
+) -> tuple[float, float]:
+    """Return the least and largest eigenvalue of the Hessian, built whole up to ``dense_params``."""
+    p = len(point)
+    if p <= dense_params:
+        hessian = np.stack([landscape.hessian_product(point, row) for row in np.eye(p)])
+        values = np.linalg.eigvalsh(0.5 * (hessian + hessian.T))
+        return float(values[0]), float(values[-1])
+    operator = scipy.sparse.linalg.LinearOperator(
+        (p, p), matvec=lambda v: landscape.hessian_product(point, v.ravel()), dtype=np.float64
+    )
+    start = np.random.default_rng(0).normal(size=p)
+    values = scipy.sparse.linalg.eigsh(
+        operator, k=2, which="BE", v0=start, tol=1e-3, ncv=min(p, 24), return_eigenvectors=False
+    )
+    return float(values.min()), float(values.max())
+
+
+def _gap(
+    landscape: Landscape, start: Float64, end: Float64, convexity: float | None, floor: float | None
+) -> Estimate:
+    """Return f(x_0) - f*: from a strongly convex minimum, from a floor of the loss, or from a descent."""
+    first, last = landscape.value(start), landscape.value(end)
+    if convexity is not None:
+        slack = float(np.square(landscape.gradient(end)).sum()) / (2 * convexity)
+        return Estimate(first - last + slack, "exact", f"minimised; f* is at most {slack:.1g} lower")
+    if floor is not None:
+        return Estimate(first - floor, "bound", "f* is at least the mean of the losses' own minima")
+    return Estimate(first - last, "local", "f* from a descent: it may be lower")
+
+
+def _distance(landscape: Landscape, start: Float64, end: Float64, convexity: float) -> Estimate:
+    off = float(np.linalg.norm(landscape.gradient(end))) / convexity  # ||x - x*|| <= ||grad f(x)|| / mu
+    value = float(np.square(start - end).sum())
+    if off > 1e-3 * np.sqrt(value):
+        raise ConfigError(
+            f"the optimum of problem={landscape.problem.name!r} was found to {off:.2g} only, "
+            f"{np.sqrt(value):.2g} from the start; raise regularization={landscape.problem.regularization}"
+        )
+    return Estimate(value, "exact", f"minimised; x* is at most {off:.1g} away")

@@ -1,0 +1,141 @@
+"""Landscape: the loss f = 1/n sum_i f_i of a problem, its derivatives and its samples' gradients.
+
+NumPy in and out, in double precision where the module allows it. A sample that client i holds
+weighs 1 / (n m_i), so every client counts the same whatever it holds, as in the paper.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedpaq.problems import Partition, Problem
+
+Float64 = npt.NDArray[np.float64]
+ROWS = 4096  # samples per pass: large products, bounded memory
+GRADIENT_BYTES = 64 * 2**20  # per-sample gradients alive at once
+
+
+class Landscape:
+    """f of one problem: ``value``, ``gradient``, ``hessian_product``, ``sample_gradients``."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem.to("cpu")
+        held, self.weights = weigh(problem.partition)  # heaviest last: equal weights lie together
+        self._dtype = torch.float64
+        self._inputs, self.targets = self._cast(held)
+        try:
+            self.value(np.asarray(problem.initial_params, np.float64))
+        except RuntimeError:  # buffers or frozen parameters that are float32
+            self._dtype = torch.float32
+            self._inputs, self.targets = self._cast(held)
+
+    @property
+    def num_samples(self) -> int:
+        """How many distinct samples the clients hold."""
+        return len(self._inputs)
+
+    def value(self, params: Float64) -> float:
+        """Return f(x)."""
+        with torch.no_grad():
+            x = self._tensor(params)
+            return sum(share * float(self.problem.objective(x, *batch)) for share, batch in self._batches())
+
+    def gradient(self, params: Float64) -> Float64:
+        """Return grad f(x)."""
+        return self.value_and_gradient(params)[1]
+
+    def value_and_gradient(self, params: Float64) -> tuple[float, Float64]:
+        """Return f(x) and grad f(x) from one pass."""
+        x, value, gradient = self._tensor(params), 0.0, np.zeros(self.problem.dimension)
+        for share, batch in self._batches():
+            slope, level = torch.func.grad_and_value(self.problem.objective)(x, *batch)
+            value += share * float(level)
+            gradient += share * slope.detach().double().numpy()
+        return value, gradient
+
+    def hessian_product(self, params: Float64, direction: Float64) -> Float64:
+        """Return the Hessian of f at x times ``direction``."""
+        x, towards, total = self._tensor(params), self._tensor(direction), np.zeros(self.problem.dimension)
+        gradient = torch.func.grad(self.problem.objective)
+        for share, batch in self._batches():
+            along = torch.func.jvp(lambda at, batch=batch: gradient(at, *batch), (x,), (towards,))[1]
+            total += share * along.detach().double().numpy()
+        return total
+
+    def squared_gradients(self, params: npt.NDArray[np.float32] | Float64) -> Float64:
+        """Return ||grad f(x)||^2 for many x at once: (runs, p) to (runs,)."""
+        x = self._tensor(params)
+        total = torch.zeros_like(x)
+        gradients = torch.func.vmap(torch.func.grad(self.problem.objective), in_dims=(0, None, None))
+        for share, batch in self._batches():
+            total += share * gradients(x, *batch)
+        return total.detach().double().square().sum(1).numpy()
+
+    def sample_gradients(self, params: Float64, samples: npt.NDArray[np.int64]) -> Iterator[Float64]:
+        """Yield the gradients at x of the held samples numbered 0.., in blocks (rows, p)."""
+        x = self._tensor(params)
+        per_sample = torch.func.vmap(torch.func.grad(self.problem.objective), in_dims=(None, 0, 0))
+        rows = max(1, GRADIENT_BYTES // (8 * self.problem.dimension))
+        for start in range(0, len(samples), rows):
+            at = torch.from_numpy(samples[start : start + rows])
+            block = per_sample(x, self._inputs[at].unsqueeze(1), self.targets[at].unsqueeze(1))
+            yield block.detach().double().numpy()
+
+    def output_gradients(self, params: Float64) -> Iterator[Float64]:
+        """Yield the gradients at x of the model's one output, of every held sample: blocks (rows, p)."""
+
+        def output(x: Tensor, inputs: Tensor) -> Tensor:
+            return self.problem.outputs(x, inputs).reshape(())
+
+        per_sample = torch.func.vmap(torch.func.grad(output), in_dims=(None, 0))
+        rows = max(1, GRADIENT_BYTES // (8 * self.problem.dimension))
+        for inputs in torch.split(self._inputs.unsqueeze(1), rows):
+            yield per_sample(self._tensor(params), inputs).detach().double().numpy()
+
+    def outputs(self, params: Float64) -> Float64:
+        """Return the model's outputs on every held sample."""
+        with torch.no_grad():
+            return self.problem.outputs(self._tensor(params), self._inputs).double().numpy()
+
+    def _batches(self) -> Iterator[tuple[float, tuple[Tensor, Tensor]]]:
+        """Yield (share of the batch in f, batch); all samples of a batch weigh the same."""
+        steps = np.flatnonzero(np.diff(self.weights)) + 1
+        for start, stop in itertools.pairwise([0, *steps.tolist(), self.num_samples]):
+            for first in range(start, stop, ROWS):
+                rows = slice(first, min(first + ROWS, stop))
+                yield (
+                    float(self.weights[first]) * (rows.stop - first),
+                    (self._inputs[rows], self.targets[rows]),
+                )
+
+    def _tensor(self, values: npt.NDArray[Any]) -> Tensor:
+        return torch.as_tensor(np.asarray(values)).to(self._dtype)
+
+    def _cast(self, held: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        return tuple(  # type: ignore[return-value]
+            values[torch.from_numpy(held)].to(self._dtype)
+            if values.is_floating_point()
+            else values[torch.from_numpy(held)]
+            for values in (self.problem.inputs, self.problem.targets)
+        )
+
+
+def weigh(partition: Partition) -> tuple[npt.NDArray[np.int64], Float64]:
+    """Return the held samples and their weights, which ascend and sum to 1.
+
+    >>> weigh(Partition.from_lists([[0, 2], [1, 2, 3, 4]]))[1].tolist()
+    [0.125, 0.125, 0.125, 0.25, 0.375]
+    """
+    sizes = partition.sizes()
+    each = np.repeat(1.0 / (partition.num_clients * sizes), sizes)
+    held = np.unique(partition.indices)
+    weights = np.asarray(np.bincount(partition.indices, weights=each)[held].round(15), np.float64)
+    order = np.argsort(weights, kind="stable")
+    return held[order], weights[order]

@@ -1,0 +1,246 @@
+"""Checks: measured runs next to the bounds, for Theorem 1 over rounds and for Theorem 2 over T."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpaq.config import FedPAQConfig, require_int
+from fedpaq.errors import ConfigError
+from fedpaq.problems import Problem
+from fedpaq.quantizers import Identity, Quantizer
+from fedpaq.theory import Estimates, NonConvexBound, StronglyConvexBound, Variant
+from fedpaq.verification.measurement import mean_squared_gradients, squared_errors, with_seeds
+from fedpaq.verification.slope import Slope, fit_slope
+
+Float64 = npt.NDArray[np.float64]
+VARIANTS: tuple[Variant, ...] = get_args(Variant)
+POINTS = 60  # of a curve that is kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """How FedPAQ is run for a check."""
+
+    clients_per_round: int
+    local_steps: int
+    batch_size: int | None = 10
+    quantizer: Quantizer = field(default_factory=Identity)
+    num_seeds: int = 50
+
+    def __post_init__(self) -> None:
+        require_int("num_seeds", self.num_seeds, 2)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {**asdict(replace(self, quantizer=Identity())), "quantizer": self.quantizer.name}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BoundCurve:
+    """One variant's bound at the points of a check, NaN where the theorem does not speak."""
+
+    variant: str
+    first_round: int | None
+    values: Float64  # (points,)
+    worst_ratio: float  # largest measured mean / bound, over every round it speaks of
+
+    @property
+    def holds(self) -> bool:
+        """Whether the measured mean lies under the bound throughout."""
+        return self.worst_ratio <= 1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Check:
+    """Measured means, their standard errors and the bounds: what is printed, plotted and stored."""
+
+    theorem: int
+    problem: str
+    setting: Mapping[str, Any]
+    steps: npt.NDArray[np.int64]  # (points,) local steps: k tau + 1, or T
+    mean: Float64  # (points,)
+    standard_error: Float64  # (points,)
+    bounds: Sequence[BoundCurve]
+    slope: Slope | None  # None where the start of the run still shows, or for a single T
+
+    @property
+    def holds(self) -> bool:
+        """Whether every variant's bound holds."""
+        return all(bound.holds for bound in self.bounds)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "theorem": self.theorem,
+            "problem": self.problem,
+            "setting": dict(self.setting),
+            "steps": self.steps.tolist(),
+            "mean": self.mean.tolist(),
+            "standard_error": self.standard_error.tolist(),
+            "slope": None if self.slope is None else asdict(self.slope),
+            "bounds": [
+                {
+                    "variant": bound.variant,
+                    "first_round": bound.first_round,
+                    "worst_ratio": bound.worst_ratio,
+                    "values": [None if np.isnan(value) else value for value in bound.values.tolist()],
+                }
+                for bound in self.bounds
+            ],
+        }
+
+
+def check_strongly_convex(
+    problem: Problem,
+    estimates: Estimates,
+    setting: Setting,
+    *,
+    num_rounds: int | None = None,
+    from_first_round: bool = False,
+) -> Check:
+    """Measure E||x_k - x*||^2 under Theorem 1's schedule, and the bounds on it.
+
+    The paper's schedule runs ``num_rounds`` rounds (default: 4 k0) and each bound starts from the error
+    measured at its k0. With ``from_first_round`` the schedule begins at k0 instead, where x_0 is
+    known, and the bounds are what one knows before any run.
+    """
+    if estimates.optimum is None:
+        raise ConfigError(f"problem={problem.name!r} has no unique optimum; use check_non_convex")
+    bounds = [strongly_convex_bound(problem, estimates, setting, variant) for variant in VARIANTS]
+    latest = max(bound.first_round for bound in bounds)
+    start = latest if from_first_round else 0
+    if num_rounds is None:
+        num_rounds = 4 * latest
+    require_int("num_rounds", num_rounds, latest - start + 1)
+    config = FedPAQConfig(
+        clients_per_round=setting.clients_per_round,
+        local_steps=setting.local_steps,
+        total_steps=num_rounds * setting.local_steps,
+        batch_size=setting.batch_size,
+        step_size=bounds[0].step_size(start),
+    )
+    errors = squared_errors(
+        problem, with_seeds(config, setting.num_seeds), estimates.optimum, quantizer=setting.quantizer
+    )
+    return _compare_errors(problem, setting, bounds, errors, start)
+
+
+def _compare_errors(
+    problem: Problem,
+    setting: Setting,
+    bounds: Sequence[StronglyConvexBound],
+    errors: Float64,
+    start: int,
+) -> Check:
+    mean = errors.mean(axis=0)
+    rounds = np.arange(start, start + errors.shape[1])
+    kept = np.unique(np.geomspace(1, len(rounds), POINTS).astype(np.int64)) - 1
+    earliest = min(bound.first_round for bound in bounds)
+    later = kept[rounds[kept] >= earliest]
+    curves = []
+    for bound in bounds:
+        since = max(bound.first_round, start)
+        values = np.full(len(rounds), np.nan)
+        values[since - start :] = [
+            bound.at(int(k), float(mean[since - start]), since=since) for k in rounds[since - start :]
+        ]
+        curves.append(
+            BoundCurve(
+                variant=bound.variant,
+                first_round=bound.first_round,
+                values=values[kept],
+                worst_ratio=_worst_ratio(mean, values),
+            )
+        )
+    steps = rounds * setting.local_steps + 1
+    return Check(
+        theorem=1,
+        problem=problem.name,
+        setting={**setting.to_dict(), "num_clients": problem.num_clients, "start": start},
+        steps=steps[kept],
+        mean=mean[kept],
+        standard_error=errors.std(axis=0, ddof=1)[kept] / np.sqrt(len(errors)),
+        bounds=curves,
+        slope=None if start else fit_slope(steps[later], errors[:, later]),
+    )
+
+
+def check_non_convex(
+    problem: Problem, estimates: Estimates, setting: Setting, total_steps: Sequence[int]
+) -> Check:
+    """Measure the averaged squared gradient norm for each T, and Theorem 2's bounds on it."""
+    gradients = np.empty((setting.num_seeds, len(total_steps)))
+    curves: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
+    for column, steps in enumerate(total_steps):
+        bounds = [non_convex_bound(problem, estimates, setting, steps, variant) for variant in VARIANTS]
+        config = FedPAQConfig(
+            clients_per_round=setting.clients_per_round,
+            local_steps=setting.local_steps,
+            total_steps=steps,
+            batch_size=setting.batch_size,
+            step_size=bounds[0].step_size,
+        )
+        gradients[:, column] = mean_squared_gradients(
+            problem, with_seeds(config, setting.num_seeds), quantizer=setting.quantizer
+        )
+        for bound in bounds:
+            gap = estimates.initial_gap.value
+            curves[bound.variant].append(bound.at(gap) if bound.holds else float("nan"))
+    mean = gradients.mean(axis=0)
+    return Check(
+        theorem=2,
+        problem=problem.name,
+        setting={**setting.to_dict(), "num_clients": problem.num_clients},
+        steps=np.array(total_steps, np.int64),
+        mean=mean,
+        standard_error=gradients.std(axis=0, ddof=1) / np.sqrt(setting.num_seeds),
+        bounds=[
+            BoundCurve(
+                variant=variant,
+                first_round=None,
+                values=np.array(values),
+                worst_ratio=_worst_ratio(mean, np.array(values)),
+            )
+            for variant, values in curves.items()
+        ],
+        slope=fit_slope(np.array(total_steps), gradients) if len(total_steps) > 1 else None,
+    )
+
+
+def _worst_ratio(mean: Float64, bounds: Float64) -> float:
+    """Return the largest mean / bound where there is a bound, 0 where there is none."""
+    return float((mean / bounds).max(initial=0.0, where=np.isfinite(bounds)))
+
+
+def strongly_convex_bound(
+    problem: Problem, estimates: Estimates, setting: Setting, variant: Variant
+) -> StronglyConvexBound:
+    """Return Theorem 1 for a problem and a setting."""
+    return StronglyConvexBound(
+        assumptions=estimates.assumptions(setting.quantizer.variance_bound(problem.dimension)),
+        num_clients=problem.num_clients,
+        clients_per_round=setting.clients_per_round,
+        local_steps=setting.local_steps,
+        batch_size=setting.batch_size,
+        variant=variant,
+    )
+
+
+def non_convex_bound(
+    problem: Problem, estimates: Estimates, setting: Setting, total_steps: int, variant: Variant
+) -> NonConvexBound:
+    """Return Theorem 2 for a problem and a setting."""
+    return NonConvexBound(
+        assumptions=estimates.assumptions(setting.quantizer.variance_bound(problem.dimension)),
+        num_clients=problem.num_clients,
+        clients_per_round=setting.clients_per_round,
+        local_steps=setting.local_steps,
+        total_steps=total_steps,
+        batch_size=setting.batch_size,
+        variant=variant,
+    )

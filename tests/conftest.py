@@ -1,0 +1,53 @@
+"""Shared fixtures: small real problems, and where the datasets are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import fedpaq
+from small_problems import make_problem
+
+# Tests run in two processes on two cores: one thread each, or torch's threads wait for one another.
+torch.set_num_threads(1)
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Folder with the real datasets; tests that need it are skipped where there is none."""
+    folder = Path(os.environ.get("FEDPAQ_DATA", REPOSITORY.parent / "shared" / "data"))
+    if not (folder / "mnist.npz").exists():
+        pytest.skip(f"no datasets in {folder.name}/: set FEDPAQ_DATA")
+    return folder
+
+
+@pytest.fixture(scope="session", params=["logistic", "mlp", "convnet"])
+def problem(request: pytest.FixtureRequest) -> fedpaq.Problem:
+    """Each of the three kinds in turn."""
+    return make_problem(request.param)
+
+
+@pytest.fixture(scope="session")
+def logistic() -> fedpaq.Problem:
+    """The logistic problem only."""
+    return make_problem("logistic")
+
+
+@pytest.fixture
+def config() -> fedpaq.FedPAQConfig:
+    """A short run."""
+    return fedpaq.FedPAQConfig(
+        clients_per_round=5, local_steps=3, total_steps=12, batch_size=4, step_size=0.1, seed=11
+    )
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """A seeded NumPy generator for test inputs."""
+    return np.random.default_rng(0)

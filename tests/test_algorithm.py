@@ -1,0 +1,204 @@
+"""Algorithm 1: special cases, executors, sweeps, divergence, bad input."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import fedpaq
+from fedpaq import codec
+from fedpaq.aggregation import add_messages
+from fedpaq.clients import Vectorised
+from fedpaq.errors import ConfigError, DivergedError
+from small_problems import make_problem
+
+
+def test_with_identity_all_clients_one_step_full_batches_it_is_gradient_descent(problem):
+    config = fedpaq.FedPAQConfig(
+        clients_per_round=problem.num_clients, local_steps=1, total_steps=10, batch_size=None, step_size=0.2
+    )
+    params = torch.from_numpy(problem.initial_params).double()
+    inputs, targets = problem.inputs.double(), problem.targets
+    targets = targets.double() if targets.is_floating_point() else targets
+    problem.model.double()
+    try:
+        for _ in range(10):
+            params.requires_grad_(True)
+            (gradient,) = torch.autograd.grad(problem.objective(params, inputs, targets), params)
+            params = params.detach() - 0.2 * gradient
+    finally:
+        problem.model.float()
+    for executor in ("sequential", "vectorised"):
+        history = fedpaq.train(problem, config, executor=executor)
+        assert np.abs(history.params - params.numpy()).max() < 1e-6
+
+
+@pytest.mark.parametrize("quantizer", [fedpaq.Identity(), fedpaq.LowPrecision(levels=2)])
+def test_executors_agree_on_whole_runs(problem, config, quantizer):
+    runs = [
+        fedpaq.train(problem, config, quantizer=quantizer, executor=executor)
+        for executor in ("sequential", "vectorised", Vectorised(chunk_size=2), "auto")
+    ]
+    for run in runs[1:]:
+        assert np.abs(run.params - runs[0].params).max() < 1e-5
+        assert run.final.payload_bytes == runs[0].final.payload_bytes
+        assert run.final.seconds == runs[0].final.seconds
+
+
+def test_one_round_is_the_mean_of_the_decoded_payloads(problem, config):
+    quantizer = fedpaq.LowPrecision(levels=1)
+    one_round = fedpaq.FedPAQConfig(**{**config.to_dict(), "total_steps": config.local_steps})
+    history = fedpaq.train(problem, one_round, quantizer=quantizer, executor="sequential")
+
+    from fedpaq.algorithm import draw_participants
+    from fedpaq.clients import Sequential, local_work
+
+    participants = draw_participants(problem, [one_round], 0)
+    work = next(local_work(problem, [one_round], 0, problem.initial_params[None], participants))
+    total = np.zeros(problem.dimension)
+    size = 0
+    for update, key in zip(Sequential().local_updates(problem, work), work.keys(), strict=True):
+        payload = codec.encode(quantizer.quantize(update, key=key))
+        codec.accumulate(payload, total, 1.0)
+        size += len(payload)
+    expected = (problem.initial_params + total / one_round.clients_per_round).astype(np.float32)
+    assert np.array_equal(history.params, expected)
+    assert history.final.payload_bytes == size
+
+
+def test_a_sweep_equals_separate_runs_to_the_bit():
+    problem = make_problem("mlp")
+    configs = [
+        fedpaq.FedPAQConfig(
+            clients_per_round=5, local_steps=3, total_steps=12, batch_size=4, step_size=step_size, seed=seed
+        )
+        for step_size in (0.05, 0.2)
+        for seed in (1, 2, 3)
+    ]
+    quantizer = fedpaq.LowPrecision(levels=1)
+    together = fedpaq.sweep(problem, configs, quantizer=quantizer, executor="dense")
+    for config, history in zip(configs, together, strict=True):
+        alone = fedpaq.train(problem, config, quantizer=quantizer, executor="dense")
+        assert np.array_equal(alone.params, history.params)
+        assert [r.payload_bytes for r in alone.records] == [r.payload_bytes for r in history.records]
+        assert [r.seconds for r in alone.records] == [r.seconds for r in history.records]
+        assert np.allclose([r.loss for r in alone.records], [r.loss for r in history.records], atol=1e-6)
+
+
+def test_a_diverged_run_of_a_sweep_ends_and_the_others_go_on():
+    problem = make_problem("mlp")
+    shape = {"clients_per_round": 5, "local_steps": 3, "total_steps": 12, "batch_size": 4}
+    configs = [fedpaq.FedPAQConfig(**shape, step_size=step_size) for step_size in (0.1, 1e25, 0.05)]
+    good, bad, other = fedpaq.sweep(problem, configs, quantizer=fedpaq.LowPrecision(levels=1))
+    assert bad.diverged is not None and good.diverged is None and other.diverged is None
+    assert len(bad.records) < len(good.records) == len(other.records) == 5
+    alone = fedpaq.train(problem, configs[2], quantizer=fedpaq.LowPrecision(levels=1))
+    assert np.array_equal(alone.params, other.params)
+
+
+def test_a_diverging_run_stops_with_round_loss_and_advice(logistic):
+    config = fedpaq.FedPAQConfig(clients_per_round=2, local_steps=2, total_steps=20, step_size=1e30)
+    with pytest.raises(DivergedError, match=r"round=\d+: .*last loss=.*lower step_size=1e\+30"):
+        fedpaq.train(logistic, config)
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(problem, config):
+    quantizer = fedpaq.LowPrecision(levels=1)
+    first = fedpaq.train(problem, config, quantizer=quantizer)
+    again = fedpaq.train(problem, config, quantizer=quantizer)
+    other = fedpaq.train(problem, fedpaq.FedPAQConfig(**{**config.to_dict(), "seed": 99}), quantizer=quantizer)
+    assert first.to_json() == again.to_json()
+    assert not np.array_equal(first.params, other.params)
+
+
+def test_training_lowers_the_loss(problem):
+    config = fedpaq.FedPAQConfig(
+        clients_per_round=6, local_steps=5, total_steps=100, batch_size=8, step_size=0.1
+    )
+    history = fedpaq.train(problem, config, quantizer=fedpaq.LowPrecision(levels=4))
+    assert history.final.loss < 0.9 * history.records[0].loss
+
+
+def test_a_step_size_schedule_is_a_function_of_the_round(logistic):
+    seen = []
+
+    def schedule(round):
+        seen.append(round)
+        return 0.1 / (round + 1)
+
+    config = fedpaq.FedPAQConfig(clients_per_round=2, local_steps=2, total_steps=8, step_size=schedule)
+    fedpaq.train(logistic, config)
+    assert seen == [0, 1, 2, 3]
+
+
+def test_the_callback_sees_every_round(logistic, config):
+    records = []
+    history = fedpaq.train(
+        logistic, config, callback=lambda record, params: records.append((record, params.copy()))
+    )
+    assert [record for record, _ in records] == history.records
+    assert np.array_equal(records[-1][1], history.params)
+
+
+@pytest.mark.parametrize(("every", "expected"), [(1, [0, 1, 2, 3, 4]), (3, [0, 3, 4]), (0, [4])])
+def test_evaluation_can_be_thinned(logistic, config, every, expected):
+    history = fedpaq.train(logistic, config, evaluate_every=every)
+    assert [record.round for record in history.records if record.loss is not None] == expected
+
+
+def test_messages_are_added_the_same_way_compiled_or_not(rng, monkeypatch):
+    from fedpaq import compiled
+
+    keys = [fedpaq.Key(seed=1, client=client) for client in range(6)]
+    run_of = np.array([0, 0, 1, 1, 1, 0])
+    for quantizer in (fedpaq.LowPrecision(1), fedpaq.LowPrecision(200), fedpaq.LowPrecision(3, 1000)):
+        updates = rng.standard_normal((6, 9001)).astype(np.float32)
+        messages = quantizer.quantize_batch(updates, keys)
+        fast, slow = np.zeros((2, 9001)), np.zeros((2, 9001))
+        add_messages(messages, run_of, fast)
+        with monkeypatch.context() as without:
+            without.setattr(compiled, "load", lambda name: None)
+            add_messages(messages, run_of, slow)
+        assert np.array_equal(fast, slow)
+
+
+SHAPE = {"clients_per_round": 5, "local_steps": 5, "total_steps": 10, "step_size": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"clients_per_round": 0}, r"clients_per_round=0 is out of range"),
+        ({"local_steps": 3}, r"total_steps=10 is not a multiple of local_steps=3.*e\.g\. 12"),
+        ({"step_size": -0.1}, r"step_size=-0\.1 is not allowed"),
+        ({"step_size": float("nan")}, r"step_size=nan is not allowed"),
+        ({"step_size": "big"}, r"step_size='big' is not a number"),
+        ({"batch_size": 0}, r"batch_size=0"),
+        ({"seed": -1}, r"seed=-1"),
+        ({"clients_per_round": 2.5}, r"clients_per_round=2\.5 is not an integer"),
+    ],
+)
+def test_bad_configs_are_refused(change, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        fedpaq.FedPAQConfig(**{**SHAPE, **change})
+
+
+def test_more_participants_than_clients_are_refused(logistic):
+    config = fedpaq.FedPAQConfig(**{**SHAPE, "clients_per_round": 60})
+    with pytest.raises(ConfigError, match=r"clients_per_round=60 exceeds num_clients=8; .*choose 1\.\.8"):
+        fedpaq.train(logistic, config)
+
+
+def test_a_schedule_that_goes_negative_is_refused(logistic):
+    config = fedpaq.FedPAQConfig(**{**SHAPE, "step_size": lambda round: 0.1 - round})
+    with pytest.raises(ConfigError, match=r"step_size\(round=1\)=-0\.9"):
+        fedpaq.train(logistic, config)
+
+
+def test_a_sweep_over_different_shapes_is_refused(logistic):
+    configs = [fedpaq.FedPAQConfig(**SHAPE), fedpaq.FedPAQConfig(**{**SHAPE, "local_steps": 2})]
+    with pytest.raises(ConfigError, match="local_steps takes 2 values in one sweep"):
+        fedpaq.sweep(logistic, configs)
+    with pytest.raises(ConfigError, match="is empty"):
+        fedpaq.sweep(logistic, [])

@@ -1,0 +1,70 @@
+"""Assumptions: what the constants may be, and how they change with batch and units."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from fedpaq.errors import ConfigError
+from fedpaq.theory import Assumptions, StronglyConvexBound
+from fedpaq.theory.assumptions import require_variant, sampling_variance
+
+
+def test_a_batch_divides_the_gradient_variance():
+    one = Assumptions(smoothness=1.0, gradient_variance=30.0)
+    assert one.with_batch(10).gradient_variance == 3.0
+    assert one.with_batch(1) == one
+
+
+def test_a_full_pass_has_no_gradient_noise():
+    assert Assumptions(smoothness=1.0, gradient_variance=30.0).with_batch(None).gradient_variance == 0.0
+
+
+def test_condition_number_is_infinite_without_strong_convexity():
+    assert Assumptions(smoothness=2.0, gradient_variance=1.0).condition_number == math.inf
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"smoothness": 0.0}, "smoothness=0.0"),
+        ({"gradient_variance": -1.0}, "gradient_variance=-1.0"),
+        ({"variance_bound": math.nan}, "variance_bound=nan"),
+        ({"strong_convexity": 3.0}, "strong_convexity=3.0 exceeds smoothness=2.0"),
+        ({"strong_convexity": 0.0}, "strong_convexity=0.0"),
+    ],
+)
+def test_impossible_constants_are_refused(values, message):
+    with pytest.raises(ConfigError, match=message):
+        Assumptions(**{"smoothness": 2.0, "gradient_variance": 1.0} | values)
+
+
+def test_sampling_variance_is_that_of_a_mean_without_replacement():
+    # All 6 pairs out of 4 values: the variance of the pair's mean, over the population's variance.
+    values = [1.0, 2.0, 4.0, 9.0]
+    mean = sum(values) / 4
+    means = [(values[i] + values[j]) / 2 for i in range(4) for j in range(i)]
+    spread = sum((value - mean) ** 2 for value in means) / len(means)
+    population = sum((value - mean) ** 2 for value in values) / 4
+    assert sampling_variance(4, 2) == pytest.approx(spread / population)
+
+
+def test_sampling_variance_is_zero_when_all_take_part():
+    assert sampling_variance(1, 1) == sampling_variance(7, 7) == 0.0
+
+
+def test_unknown_variant_is_named_with_the_nearest_known_one():
+    with pytest.raises(ConfigError, match="did you mean 'as_stated'"):
+        require_variant("as_state")
+
+
+@pytest.mark.parametrize("clients_per_round", [0, 5])
+def test_a_cohort_outside_the_clients_is_refused(clients_per_round):
+    with pytest.raises(ConfigError, match="clients_per_round="):
+        StronglyConvexBound(
+            assumptions=Assumptions(smoothness=2.0, strong_convexity=1.0, gradient_variance=1.0),
+            num_clients=4,
+            clients_per_round=clients_per_round,
+            local_steps=1,
+        )

@@ -1,0 +1,82 @@
+"""fedpaq run: the table, JSON, files, and errors without tracebacks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import fedpaq
+from fedpaq.cli import app
+
+QUICK = ["run", "mnist-logistic", "--total-steps", "10", "--clients-per-round", "5"]
+
+
+def fedpaq_command(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "fedpaq", *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_the_summary_compares_fedpaq_with_fedavg_within_80_columns():
+    result = CliRunner().invoke(app, QUICK, env={"COLUMNS": "80"})
+    assert result.exit_code == 0, result.output
+    assert "FedPAQ" in result.output and "FedAvg" in result.output
+    assert "times smaller" in result.output
+    assert max(len(line) for line in result.output.splitlines()) <= 80
+
+
+def test_json_equals_the_library(tmp_path):
+    saved = tmp_path / "run.json"
+    result = CliRunner().invoke(app, [*QUICK, "--json", "--output", str(saved)])
+    values = json.loads(result.stdout)
+    assert set(values) == {"FedPAQ", "FedAvg"}
+    config = fedpaq.FedPAQConfig(clients_per_round=5, local_steps=5, total_steps=10, step_size=0.5)
+    problem = fedpaq.problems.load("mnist-logistic")
+    history = fedpaq.train(problem, config, quantizer=fedpaq.LowPrecision(levels=1))
+    assert values["FedPAQ"]["loss"] == history.final.loss
+    assert values["FedPAQ"]["payload_bytes"] == history.final.payload_bytes
+    assert fedpaq.History.load(saved).to_json() == history.to_json()
+
+
+def test_help_teaches_the_method():
+    result = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "100"})
+    assert "quantized" in result.output and "Example" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["run", "mnist-logistc"], "did you mean 'mnist-logistic'"),
+        (["run", "mnist-logistic", "--clients-per-round", "60"], "exceeds num_clients=50"),
+        (["run", "mnist-logistic", "--local-steps", "3"], "not a multiple"),
+        (["run", "mnist-logistic", "--bandwidth", "fast"], "is not a rate"),
+        (["run", "mnist-logistic", "--step-size", "1e30"], "lower step_size"),
+    ],
+)
+def test_errors_are_one_line_and_exit_code_2(arguments, complaint):
+    result = fedpaq_command(*arguments)
+    assert result.returncode == 2
+    lines = [line for line in result.stderr.splitlines() if "preparing" not in line]
+    assert len(lines) == 1 and lines[0].startswith("fedpaq: error: ")
+    assert complaint in lines[0]
+
+
+def test_debug_shows_the_traceback():
+    result = fedpaq_command("--debug", "run", "mnist-logistc")
+    assert "Traceback" in result.stderr
+
+
+def test_a_bandwidth_gives_times_in_human_units():
+    result = CliRunner().invoke(app, [*QUICK, "--bandwidth", "1Mbit/s"])
+    assert result.exit_code == 0, result.output
+    assert " ms" in result.output or " s" in result.output
+
+
+def test_without_arguments_the_command_lists_its_verbs():
+    result = CliRunner().invoke(app, ["--help"])
+    assert result.exit_code == 0
+    assert "run" in result.output and "data" in result.output

@@ -1,0 +1,52 @@
+"""Histories: JSON in and out, time to a loss, whole files only."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+import fedpaq
+from fedpaq.errors import ConfigError
+
+
+def test_a_history_survives_json(logistic, config, tmp_path):
+    history = fedpaq.train(logistic, config, quantizer=fedpaq.LowPrecision(levels=1))
+    history.save(tmp_path / "run.json")
+    back = fedpaq.History.load(tmp_path / "run.json")
+    assert back.records == history.records
+    assert np.array_equal(back.params, history.params)
+    assert back.to_json() == history.to_json()
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_amounts_add_up_over_the_rounds(logistic, config):
+    records = fedpaq.train(logistic, config, quantizer=fedpaq.LowPrecision(levels=1)).records
+    assert (records[0].round, records[0].payload_bytes, records[0].seconds) == (0, 0, 0.0)
+    for before, after in itertools.pairwise(records):
+        assert after.round == before.round + 1
+        assert after.steps == before.steps + config.local_steps
+        assert after.payload_bytes > before.payload_bytes
+        assert after.seconds > before.seconds
+
+
+def test_time_to_a_loss_is_that_of_the_first_record_at_or_below_it(logistic, config):
+    history = fedpaq.train(logistic, config)
+    third = history.records[3]
+    assert history.seconds_to(third.loss) <= third.seconds
+    assert history.seconds_to(0.0) is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "other"}', '{"format": "fedpaq-history-1"}'])
+def test_foreign_text_is_refused(text):
+    with pytest.raises(ConfigError, match="not a history"):
+        fedpaq.History.from_json(text)
+
+
+def test_broken_params_are_refused(logistic, config):
+    values = json.loads(fedpaq.train(logistic, config).to_json())
+    values["params"] = "???"
+    with pytest.raises(ConfigError, match="not a history"):
+        fedpaq.History.from_json(json.dumps(values))
