@@ -95,7 +95,8 @@ def sweep(
     shape.check_against(problem.num_clients)
     quantizer, cost_model = quantizer or Identity(), cost_model or CostModel.from_ratio(100)
     problem, server = problem.to(require_device(device)), aggregation or Mean()
-    chosen, uplink = choose_executor(executor, problem), choose_uplink(quantizer, server, problem)
+    chosen = choose_executor(executor, problem, shape.clients_per_round)
+    uplink = choose_uplink(quantizer, server, problem)
     meter = Meter(
         problem,
         configs,
