@@ -14,7 +14,7 @@ from fedpaq.clients.dense import Dense
 from fedpaq.clients.one_client import train_one_client
 from fedpaq.clients.sequential import Sequential
 from fedpaq.clients.vectorised import Vectorised, reason_not_vectorisable
-from fedpaq.clients.work import LocalWork, local_work
+from fedpaq.clients.work import LocalWork, draw_participants, local_work
 from fedpaq.errors import unknown_name
 from fedpaq.problems import Problem
 
@@ -70,6 +70,7 @@ __all__ = [
     "Sequential",
     "Vectorised",
     "choose_executor",
+    "draw_participants",
     "local_work",
     "train_one_client",
 ]
