@@ -9,8 +9,13 @@ import typer
 
 from fedpaq import __version__
 from fedpaq.cli import data
+<<<<<<< HEAD
 from fedpaq.cli.reproduce import reproduce
+=======
+from fedpaq.cli.doctor import doctor
+>>>>>>> main
 from fedpaq.cli.run import run
+from fedpaq.cli.theory import theory
 from fedpaq.errors import FedPAQError
 
 app = typer.Typer(
@@ -41,7 +46,12 @@ def _root(
 
 
 app.command("run")(run)
+<<<<<<< HEAD
 app.command("reproduce")(reproduce)
+=======
+app.command("theory")(theory)
+app.command("doctor")(doctor)
+>>>>>>> main
 app.add_typer(data.app, name="data")
 
 

@@ -32,6 +32,9 @@ class Setting:
     quantizer: Quantizer = field(default_factory=Identity)
     num_seeds: int = 50
 
+    def __post_init__(self) -> None:
+        require_int("num_seeds", self.num_seeds, 2)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {**asdict(replace(self, quantizer=Identity())), "quantizer": self.quantizer.name}
@@ -63,7 +66,7 @@ class Check:
     mean: Float64  # (points,)
     standard_error: Float64  # (points,)
     bounds: Sequence[BoundCurve]
-    slope: Slope | None  # None where the start of the run still shows
+    slope: Slope | None  # None where the start of the run still shows, or for a single T
 
     @property
     def holds(self) -> bool:
@@ -205,7 +208,7 @@ def check_non_convex(
             )
             for variant, values in curves.items()
         ],
-        slope=fit_slope(np.array(total_steps), gradients),
+        slope=fit_slope(np.array(total_steps), gradients) if len(total_steps) > 1 else None,
     )
 
 
