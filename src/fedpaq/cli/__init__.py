@@ -9,11 +9,8 @@ import typer
 
 from fedpaq import __version__
 from fedpaq.cli import data
-<<<<<<< HEAD
-from fedpaq.cli.reproduce import reproduce
-=======
 from fedpaq.cli.doctor import doctor
->>>>>>> main
+from fedpaq.cli.reproduce import reproduce
 from fedpaq.cli.run import run
 from fedpaq.cli.theory import theory
 from fedpaq.errors import FedPAQError
@@ -46,12 +43,9 @@ def _root(
 
 
 app.command("run")(run)
-<<<<<<< HEAD
 app.command("reproduce")(reproduce)
-=======
 app.command("theory")(theory)
 app.command("doctor")(doctor)
->>>>>>> main
 app.add_typer(data.app, name="data")
 
 
