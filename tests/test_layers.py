@@ -14,12 +14,12 @@ import fedpaq
 SOURCE = Path(fedpaq.__file__).parent
 LAYERS = [
     {"errors"},
-    {"config", "randomness", "compiled", "atomic_file"},
+    {"config", "randomness", "compiled", "cuda", "devices", "atomic_file"},
     {"problems", "quantizers"},
     {"codec", "clients", "theory", "cost_model", "aggregation"},
     {"history", "checkpoint", "run_lock", "saved_run", "fingerprint", "meter", "uplink"},
     {"algorithm"},
-    {"experiments", "planner", "flower"},
+    {"experiments", "verification", "planner", "flower"},
     {"cli", "__main__"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

@@ -197,9 +197,7 @@ def test_c5_the_condition_itself_admits_six_times_more_local_steps():
         total_steps=10**6,
     )
     # sqrt(0.8) / 8 = 0.1118, sqrt(0.8) / 4 = 0.2236; tau (tau - 1) <= T - sqrt(T): nearly sqrt(T).
-    limits = [
-        replace(setting, variant=v).largest_local_steps for v in ("as_stated", "as_derived", "corrected")
-    ]
+    limits = [replace(setting, variant=v).largest_local_steps for v in ("as_stated", "as_derived", "corrected")]
     assert limits == [111, 223, 1000]
 
 

@@ -59,7 +59,7 @@ class CostModel:
     @classmethod
     def from_ratio(cls, ratio: float, *, accounting: str = "payload") -> CostModel:
         """Return the model with C_comm / C_comp = ``ratio`` for whatever dimension it is used on."""
-        return cls(ratio=ratio, accounting=accounting)
+        return cls(ratio=float(ratio) if isinstance(ratio, int) else ratio, accounting=accounting)
 
     def bandwidth_for(self, dimension: int) -> float:
         """Return BW in bits a second; a ratio fixes it through p F / BW."""

@@ -73,6 +73,7 @@ class History:
     params: npt.NDArray[np.float32]  # (p,)
     diverged: str | None = None  # why the run ended early, if it did
     aggregation: str = "mean"
+    payload_sizes: str = "encoded"  # or "estimated", on a GPU
 
     @property
     def final(self) -> Record:
@@ -104,6 +105,7 @@ class History:
             "cost_model": dict(self.cost_model),
             "executor": self.executor,
             "aggregation": self.aggregation,
+            "payload_sizes": self.payload_sizes,
             "diverged": self.diverged,
             "records": [asdict(record) for record in self.records],
             "params": base64.b64encode(self.params.astype("<f4").tobytes()).decode("ascii"),
@@ -121,6 +123,7 @@ class History:
             history = cls(
                 **{key: values[key] for key in _TEXTS + _MAPPINGS + _COUNTS + ("diverged",)},
                 aggregation=values.get("aggregation", "mean"),
+                payload_sizes=values.get("payload_sizes", "encoded"),
                 records=[Record(**record) for record in values["records"]],
                 params=params.astype(np.float32),
             )

@@ -149,9 +149,7 @@ def largest_variance(landscape: Landscape, points: Sequence[Float64]) -> Estimat
     variances = [_variance_at(landscape, point, samples, weights) for point in points]
     value, error = max(variances)
     sampled = "" if len(samples) == landscape.num_samples else f" from {len(samples)} sampled gradients"
-    return Estimate(
-        value, "local", f"largest of {len(points)} points{sampled}", 0.0 if not sampled else error
-    )
+    return Estimate(value, "local", f"largest of {len(points)} points{sampled}", 0.0 if not sampled else error)
 
 
 def _chosen_samples(landscape: Landscape) -> tuple[npt.NDArray[np.int64], Float64]:

@@ -54,8 +54,7 @@ def linear_model(landscape: Landscape) -> LinearModel | None:
     if not _is_affine(landscape):
         return None
     ranges = [
-        _derivative_ranges(landscape, int(np.flatnonzero(label_of.ravel() == i)[0]))
-        for i in range(len(labels))
+        _derivative_ranges(landscape, int(np.flatnonzero(label_of.ravel() == i)[0])) for i in range(len(labels))
     ]
     shares = np.bincount(label_of.ravel(), weights=landscape.weights)
     gram, mean_square = _gram(landscape)

@@ -136,9 +136,7 @@ class NonConvexBound:
         """Return what the theorem asks of T and tau."""
         return (
             Condition(text="2 <= T", left=2, right=self.total_steps),
-            Condition(
-                text="tau <= largest admissible", left=self.local_steps, right=self.largest_local_steps
-            ),
+            Condition(text="tau <= largest admissible", left=self.local_steps, right=self.largest_local_steps),
         )
 
     def terms(self, initial_gap: float) -> tuple[float, float, float]:

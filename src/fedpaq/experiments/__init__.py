@@ -1,0 +1,1 @@
+"""THE PAPER'S FIGURES: as data, run, judged, plotted, reported."""

@@ -1,0 +1,240 @@
+"""A real deployment on this machine: SuperLink and SuperNodes as processes, talking over 127.0.0.1.
+
+    with Loopback(folder, num_supernodes=4, tls=True) as deployment:
+        deployment.run("examples/flower-mnist", num_rounds=3)
+
+Every process is started here and ended here, by its id, with all it has started itself; nothing is
+left behind, also after an error. Logs stay in ``folder``. Nothing outside this machine is contacted.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedpaq.errors import ConfigError
+from fedpaq.flower.certificates import write_certificates, write_node_key
+
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "PYTHONUNBUFFERED": "1",
+}
+START_SECONDS = 60.0
+END_SECONDS = 10.0
+
+
+class Loopback:
+    """A SuperLink and ``num_supernodes`` SuperNodes; node i has ``partition-id=i``.
+
+    With ``tls`` every connection is encrypted and only SuperNodes with a registered key may join.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        num_supernodes: int,
+        tls: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder = Path(folder).resolve()
+        self.num_supernodes, self.tls = num_supernodes, tls
+        self.port = free_port()
+        self.fleet_port = self.port  # where SuperNodes connect; a proxy may stand in between
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._runs = 0
+        bin_folder = str(Path(sys.executable).parent)  # Flower starts its own helpers by name
+        self._environment = {
+            **os.environ,
+            **QUIET,
+            "FLWR_HOME": str(self.folder / "flwr-home"),
+            "PATH": bin_folder + os.pathsep + os.environ.get("PATH", ""),
+            **(environment or {}),
+        }
+
+    def __enter__(self) -> Loopback:
+        atexit.register(self.stop)
+        try:
+            self._prepare()
+            self.start_superlink()
+            for number in range(self.num_supernodes):
+                self.start_supernode(number)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+        atexit.unregister(self.stop)
+
+    def start_superlink(self) -> None:
+        """Start the SuperLink and wait until it listens; registrations survive a restart."""
+        command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--disable-runtime-dependency-installation", "--database", str(self.folder / "link.db")]
+        if self.tls:
+            command += ["--ssl-ca-certfile", str(self.folder / "ca.crt"), "--enable-supernode-auth"]
+            command += ["--ssl-certfile", str(self.folder / "server.crt")]
+            command += ["--ssl-keyfile", str(self.folder / "server.key")]
+        else:
+            command += ["--insecure"]
+        self._start("superlink", command)
+        self._await_port("superlink", self.port)
+
+    def start_supernode(self, number: int) -> None:
+        """Start SuperNode ``number``; with TLS its key is made and registered first."""
+        name = f"supernode-{number}"
+        command = ["flower-supernode", "--superlink", f"127.0.0.1:{self.fleet_port}"]
+        command += ["--host", "127.0.0.1", "--port", str(free_port())]
+        command += ["--node-config", f"partition-id={number} num-partitions={self.num_supernodes}"]
+        if self.tls:
+            private, public = self.folder / name, self.folder / f"{name}.pub"
+            if not private.exists():
+                write_node_key(self.folder, name)
+                self._flwr(["supernode", "register", str(public), "loopback"], f"register-{number}", 60)
+            command += ["--root-certificates", str(self.folder / "ca.crt")]
+            command += ["--auth-supernode-private-key", str(private)]
+        else:
+            command += ["--insecure"]
+        self._start(name, command)
+
+    def run(self, app: str | os.PathLike[str], *, timeout: float = 600.0, **run_config: Any) -> str:
+        """Run a Flower app to its end and return its log; underscores in settings stand for dashes."""
+        self._runs += 1
+        return self._flwr(self._run_command(app, run_config), f"run-{self._runs}", timeout)
+
+    def start_run(self, app: str | os.PathLike[str], **run_config: Any) -> subprocess.Popen[bytes]:
+        """Start a Flower app and return the process that streams its log, without waiting."""
+        self._runs += 1
+        return self._start(f"run-{self._runs}", ["flwr", *self._run_command(app, run_config)])
+
+    def kill(self, name: str) -> None:
+        """End ``superlink``, ``supernode-0``, ... and all it started at once, as a power cut would."""
+        process = self._processes.pop(name)
+        for pid in [process.pid, *descendants(process.pid)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+    def log(self, name: str) -> str:
+        """Return what a process has written so far."""
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def stop(self) -> None:
+        """End every process, SuperNodes first: politely, then by force."""
+        for name in sorted(self._processes, reverse=True):
+            process = self._processes[name]
+            family = [process.pid, *descendants(process.pid)]
+            _signal(family, signal.SIGTERM)
+            if not _gone(family, process, END_SECONDS):
+                _signal(family, signal.SIGKILL)
+                _gone(family, process, END_SECONDS)
+            del self._processes[name]
+
+    def _prepare(self) -> None:
+        (self.folder / "flwr-home").mkdir(parents=True, exist_ok=True)
+        trust = "insecure = true"
+        if self.tls:
+            write_certificates(self.folder)
+            trust = f"root-certificates = {json.dumps(str(self.folder / 'ca.crt'))}"
+        config = (
+            f'[superlink]\ndefault = "loopback"\n\n[superlink.loopback]\naddress = "127.0.0.1:{self.port}"\n'
+        )
+        (self.folder / "flwr-home" / "config.toml").write_text(f"{config}{trust}\n")
+
+    def _run_command(self, app: str | os.PathLike[str], run_config: Mapping[str, Any]) -> list[str]:
+        settings = " ".join(f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in run_config.items())
+        command = ["run", str(Path(app).resolve()), "loopback", "--stream"]
+        return command + (["--run-config", settings] if settings else [])
+
+    def _flwr(self, arguments: list[str], name: str, timeout: float) -> str:
+        process = self._start(name, ["flwr", *arguments])
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired as error:
+            raise TimeoutError(f"{name} took more than {timeout:g} s; see {name}.log") from error
+        del self._processes[name]
+        if process.returncode:
+            raise ConfigError(f"flwr {arguments[0]} failed:\n{self.log(name)}")
+        return self.log(name)
+
+    def _start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
+        with open(self.folder / f"{name}.log", "ab") as log:
+            process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=self._environment,
+                cwd=self.folder,
+            )
+        self._processes[name] = process
+        return process
+
+    def _await_port(self, name: str, port: int) -> None:
+        until = time.monotonic() + START_SECONDS
+        while time.monotonic() < until and self._processes[name].poll() is None:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
+                return
+            time.sleep(0.1)
+        raise ConfigError(f"{name} did not start:\n{self.log(name)}")
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that is free now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the ids of all processes that ``pid`` has started, and theirs."""
+    listing = subprocess.run(["ps", "-Ao", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    children: dict[int, list[int]] = {}
+    for line in listing.splitlines():
+        child, parent = map(int, line.split())
+        children.setdefault(parent, []).append(child)
+    found, open_ends = [], [pid]
+    while open_ends:
+        below = children.get(open_ends.pop(), [])
+        found += below
+        open_ends += below
+    return found
+
+
+def _signal(pids: list[int], what: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, what)
+
+
+def _gone(family: list[int], process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Wait until none of ``family`` is left; the first of it is our own child, to be reaped."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if process.poll() is not None and not any(_alive(pid) for pid in family[1:]):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

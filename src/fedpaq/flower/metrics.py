@@ -1,0 +1,85 @@
+"""Metrics of a round, as plain numbers for Flower's MetricRecord: what clients reported, what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import MetricRecord
+
+from fedpaq.cost_model import CostModel
+from fedpaq.flower.rounds import ClosedRound
+
+Metrics = dict[str, Any]  # numbers and lists of numbers
+
+
+def mean_metrics(reports: Sequence[MetricRecord], weighted_by: str) -> Metrics:
+    """Return the mean of every metric that all clients report, weighted as Flower's FedAvg does.
+
+    Where no client gives a usable weight, all count alike. A list whose length differs between
+    clients is left out.
+
+    >>> mean_metrics([MetricRecord({"loss": 1.0, "n": 1}), MetricRecord({"loss": 3.0, "n": 3})], "n")
+    {'loss': 2.5}
+    """
+    if not reports:
+        return {}
+    weights = np.array([_weight(report.get(weighted_by)) for report in reports])
+    weights = weights / weights.sum() if weights.sum() > 0 else np.full(len(reports), 1 / len(reports))
+    means: Metrics = {}
+    for name in reports[0]:
+        if name != weighted_by and all(name in report for report in reports):
+            values = [np.atleast_1d(np.asarray(report[name], np.float64)) for report in reports]
+            if all(value.shape == values[0].shape for value in values):
+                mean = (weights @ np.stack(values)).tolist()
+                means[name] = mean if isinstance(reports[0][name], list) else mean[0]
+    return means
+
+
+@dataclass(frozen=True)
+class Pricing:
+    """How to model a round's time: the network, and tau B gradients a client where that is known."""
+
+    cost_model: CostModel
+    gradients_per_client: int | None
+    seed: int
+
+    def seconds(self, closed: ClosedRound, dimension: int) -> float:
+        """Return what the round would take: all uploads share the bandwidth, the slowest client counts."""
+        bits = 8 * sum(len(upload.payload) for upload in closed.counted)
+        seconds = self.cost_model.communication_seconds(bits, dimension)
+        if self.gradients_per_client is not None and closed.counted:
+            clients = np.array([upload.client for upload in closed.counted], np.int64)
+            gradients = np.full(len(clients), self.gradients_per_client, np.int64)
+            seconds += self.cost_model.computation_seconds(
+                self.seed, closed.server_round - 1, clients, gradients
+            )
+        return seconds
+
+
+def round_metrics(closed: ClosedRound, dimension: int, pricing: Pricing | None) -> Metrics:
+    """Return clients and bytes of a round; ``times-smaller`` compares with float32."""
+    uploads = closed.counted
+    payload, raw = sum(len(upload.payload) for upload in uploads), 4 * dimension * len(uploads)
+    values: Metrics = {
+        "fedpaq-clients-asked": len(closed.asked),
+        "fedpaq-clients-counted": len(uploads),
+        "fedpaq-clients-rejected": len(closed.rejected),
+        "fedpaq-clients-late": len(closed.late),
+        "fedpaq-payload-bytes": payload,
+        "fedpaq-exact-bytes": sum(len(upload.exact) for upload in uploads),
+        "fedpaq-float32-bytes": raw,
+        "fedpaq-times-smaller": raw / payload if payload else 0.0,
+    }
+    if pricing is not None:
+        values["fedpaq-modelled-seconds"] = pricing.seconds(closed, dimension)
+    return values
+
+
+def _weight(value: Any) -> float:
+    """Return a usable weight: a positive finite number, else 0."""
+    if isinstance(value, int | float) and np.isfinite(value) and value > 0:
+        return float(value)
+    return 0.0

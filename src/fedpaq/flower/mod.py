@@ -1,0 +1,104 @@
+"""The client's half: one line in a Flower ClientApp.
+
+    app = ClientApp(mods=[quantize_mod(levels=1)])
+
+A train message arrives with the model x_k as one packed array. The mod hands the app the model as
+Flower would, lets it train, and replaces the trained model in the reply by the payload of
+Q(x_local - x_k) (Alg. 1, line 10). Seed, round and client come from the server, so the payload is
+the one the simulator would make. No torch here: every message may start a new process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flwr.app import ArrayRecord, Context, Message, RecordDict
+
+from fedpaq import codec
+from fedpaq.errors import ConfigError
+from fedpaq.flower import protocol
+from fedpaq.flower.layout import Layout, as_record
+from fedpaq.quantizers import Identity, LowPrecision, Quantizer
+from fedpaq.randomness import Key
+
+App = Callable[[Message, Context], Message]
+Mod = Callable[[Message, Context, App], Message]
+
+NO_STRATEGY = (
+    "the server's train message has no 'fedpaq' record: quantize_mod is installed in the ClientApp, but the "
+    "ServerApp's strategy is not FedPAQ; write strategy = fedpaq.flower.FedPAQ(clients_per_round=...)"
+)
+
+
+def quantize_mod(*misplaced: Any, levels: int | None = 1, bucket_size: int | None = None) -> Mod:
+    """Return the mod that uploads Q(x_local - x_received) instead of the model.
+
+    ``levels`` [s] and ``bucket_size`` are those of ``LowPrecision``; ``levels=None`` sends the
+    update as float32. Works for any app whose train reply holds one ArrayRecord.
+
+    >>> app = ClientApp(mods=[quantize_mod(levels=1)])  # doctest: +SKIP
+    """
+    if misplaced:
+        raise ConfigError("quantize_mod takes named settings only; write mods=[quantize_mod(levels=1)]")
+    quantizer: Quantizer = Identity() if levels is None else LowPrecision(levels, bucket_size)
+
+    def mod(message: Message, context: Context, call_next: App) -> Message:
+        if message.metadata.message_type.split(".")[0] != "train":
+            return call_next(message, context)
+        asked = protocol.read_record(message.content, NO_STRATEGY)
+        if asked["asked"] == protocol.WHO:
+            who = protocol.answer(client=client_of(context))
+            return Message(RecordDict({protocol.RECORD: who}), reply_to=message)
+        key = Key(seed=int(str(asked["seed"])), round=_int(asked["round"]), client=_int(asked["client"]))
+        layout = Layout.from_json(str(asked["layout"]))
+        received = _hand_over(message, layout)
+        reply = call_next(message, context)
+        if reply.has_content():
+            _replace_model(reply, layout, received, quantizer, key)
+        return reply
+
+    return mod
+
+
+def client_of(context: Context) -> int:
+    """Return the client's own number: ``partition-id`` of the node config, -1 where it has none."""
+    given = context.node_config.get("partition-id", protocol.NO_CLIENT)
+    if isinstance(given, bool) or not isinstance(given, int) or not -1 <= given < 2**32:
+        raise ConfigError(f"partition-id={given!r} of the node config is no client number; choose 0..2^32-1")
+    return given
+
+
+def _hand_over(message: Message, layout: Layout) -> dict[str, Any]:
+    """Unpack the model in ``message`` for the app, as Flower would have sent it; return its arrays."""
+    del message.content[protocol.RECORD]
+    for name, record in message.content.array_records.items():
+        if protocol.PACKED in record:
+            received = layout.unpack(record[protocol.PACKED].data)
+            message.content[name] = as_record(received)
+            return received
+    raise ConfigError("the train message holds no packed model; the server's fedpaq is broken or foreign")
+
+
+def _replace_model(
+    reply: Message, layout: Layout, received: dict[str, Any], quantizer: Quantizer, key: Key
+) -> None:
+    """Put the payload where the app put its trained model."""
+    found = list(reply.content.array_records.items())
+    if len(found) != 1:
+        raise ConfigError(
+            f"the train reply holds {len(found)} ArrayRecords; quantize_mod needs exactly one, "
+            "the trained model"
+        )
+    name, record = found[0]
+    trained = layout.read(record)
+    message = quantizer.quantize(layout.update(trained, received), key=key)
+    payload = protocol.bytes_array(protocol.PAYLOAD, codec.encode(message))
+    reply.content[name] = ArrayRecord({protocol.PAYLOAD: payload})
+    reply.content[protocol.RECORD] = protocol.answer(exact=layout.exact(trained))
+
+
+def _int(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"value={value!r} in the server's 'fedpaq' record is not an integer")
+    return value

@@ -1,0 +1,50 @@
+"""Names on the wire between mod and strategy.
+
+A question is a ``train`` message whose record ``fedpaq`` says what is asked:
+
+    WHO    who are you?   -> reply {client}: the partition-id of the node config, -1 where it has none
+    TRAIN  train, please  -> reply {exact} beside the payload; the model comes as one packed array
+
+Flower knows a node by a random number that changes when it registers anew. FedPAQ needs a number
+that stays: it keys the draws, so it must be the same after a restart and in the simulator.
+"""
+
+from __future__ import annotations
+
+from flwr.app import Array, ConfigRecord, RecordDict
+
+from fedpaq.errors import ConfigError
+
+VERSION = 1
+RECORD = "fedpaq"  # the ConfigRecord in questions and replies
+WHO, TRAIN = "who", "train"
+PACKED, PAYLOAD = "fedpaq.packed", "fedpaq.payload"  # name and serialization type of our two arrays
+NO_CLIENT = -1
+
+
+def bytes_array(kind: str, data: bytes) -> Array:
+    """Return raw bytes as a Flower array that only fedpaq reads: ``.numpy()`` refuses the foreign type."""
+    return Array(dtype="uint8", shape=(len(data),), stype=kind, data=data)
+
+
+def question(asked: str, **values: int | str | bytes) -> ConfigRecord:
+    """Return the record of a question."""
+    return ConfigRecord({"version": VERSION, "asked": asked, **values})
+
+
+def answer(**values: int | str | bytes) -> ConfigRecord:
+    """Return the record of a reply."""
+    return ConfigRecord({"version": VERSION, **values})
+
+
+def read_record(content: RecordDict, missing: str) -> ConfigRecord:
+    """Return the fedpaq record of a message, or raise ConfigError: ``missing``, or another version."""
+    record = content.config_records.get(RECORD)
+    if record is None:
+        raise ConfigError(missing)
+    if record.get("version") != VERSION:
+        raise ConfigError(
+            f"the other side speaks version={record.get('version')!r} of fedpaq's Flower protocol, this side "
+            f"{VERSION}; install the same fedpaq on server and clients"
+        )
+    return record

@@ -1,0 +1,113 @@
+"""Replies: nothing in them is believed before it is checked. Whatever is wrong is a WireFormatError.
+
+The bound on hostile clients. An honest update x gives a message of norm ||x|| / s * ||levels||,
+where ||levels||^2 has mean at most s^2 + s sqrt(p). So ``max_update_norm`` bounds ||x||, read from
+the header before anything is decoded, and then ||levels||^2 may be twice that mean plus 64, which
+honest rounding does not reach: a client cannot hide a large step behind a small norm.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import Message as FlowerMessage
+from flwr.app import MetricRecord, RecordDict
+
+from fedpaq import codec
+from fedpaq.errors import ConfigError, WireFormatError
+from fedpaq.flower import protocol
+from fedpaq.flower.layout import Layout
+from fedpaq.quantizers import Identity, LowPrecision, Message, QuantizedMessage, Quantizer
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What one client sent, as far as it is checked: shapes and sizes, not yet the payload's body."""
+
+    client: int
+    payload: bytes
+    exact: bytes
+    metrics: MetricRecord
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the server accepts."""
+
+    layout: Layout
+    quantizer: Quantizer | None = None
+    max_update_norm: float | None = None
+
+    def read(self, client: int, reply: FlowerMessage) -> Upload:
+        """Return a reply's upload, or raise WireFormatError with the reason."""
+        if reply.has_error():
+            raise WireFormatError(f"the client failed: {reply.error.reason}")
+        content = reply.content
+        try:
+            record = protocol.read_record(content, "the reply has no 'fedpaq' record")
+        except ConfigError as error:
+            raise WireFormatError(str(error)) from error
+        metrics = next(iter(content.metric_records.values()), MetricRecord())
+        upload = Upload(client, _payload(content), self._exact(record.get("exact")), metrics)
+        self._check(upload.payload)
+        return upload
+
+    def _exact(self, exact: Any) -> bytes:
+        if not isinstance(exact, bytes) or len(exact) != self.layout.exact_bytes:
+            size = len(exact) if isinstance(exact, bytes) else "no"
+            raise WireFormatError(
+                f"{size} bytes of exact arrays where the layout says {self.layout.exact_bytes}"
+            )
+        for name, values in self.layout.exact_arrays(exact).items():
+            if values.dtype.kind == "f" and not np.isfinite(values).all():
+                raise WireFormatError(f"exact array {name!r} holds NaN or infinity")
+        return exact
+
+    def _check(self, payload: bytes) -> None:
+        """Check size, header, quantizer and norm."""
+        most = 8 * self.layout.dimension + 1024  # a norm and two bytes of level for every coordinate
+        if len(payload) > most:
+            raise WireFormatError(f"a payload of {len(payload)} bytes is too long; at most {most} are needed")
+        header = codec.read_header(payload, dimension=self.layout.dimension)
+        sent = LowPrecision(header.levels, header.bucket_size) if header.levels else Identity()
+        if self.quantizer is not None and sent != self.quantizer:
+            raise WireFormatError(
+                f"the payload was made with quantizer={sent.name}, but the strategy demands "
+                f"{self.quantizer.name}; give quantize_mod the same settings"
+            )
+        if self.max_update_norm is not None:
+            self._check_norm(payload, header, self.max_update_norm)
+
+    def _check_norm(self, payload: bytes, header: codec.Header, most: float) -> None:
+        claimed = float(np.linalg.norm(header.norms.astype(np.float64)))
+        if claimed > most:
+            raise WireFormatError(f"norm={claimed:.6g} of the update exceeds max_update_norm={most:.6g}")
+        if header.levels:
+            s = header.levels
+            most = claimed * math.sqrt(2 * (1 + math.sqrt(header.bucket_width) / s) + 64 / s**2)
+        norm = _norm(codec.decode(payload, dimension=self.layout.dimension))
+        if norm > most:
+            raise WireFormatError(
+                f"norm={norm:.6g} of the message exceeds {most:.6g}, the most an honest update can give"
+            )
+
+
+def _norm(message: Message) -> float:
+    """Return the l2 norm of a message's estimate."""
+    if not isinstance(message, QuantizedMessage):
+        return float(np.linalg.norm(message.values.astype(np.float64)))
+    at = np.flatnonzero(message.signed_levels)
+    units = message.units()
+    unit = units[0] if message.bucket_size is None else units[at // message.bucket_size]
+    return float(np.linalg.norm(message.signed_levels[at] * unit))
+
+
+def _payload(content: RecordDict) -> bytes:
+    found = [array for record in content.array_records.values() for array in record.values()]
+    if len(found) != 1 or found[0].stype != protocol.PAYLOAD:
+        raise WireFormatError(f"the reply holds {len(found)} arrays; exactly one payload is expected")
+    payload: bytes = found[0].data
+    return payload

@@ -1,0 +1,125 @@
+"""Roster: which client sits behind which Flower node.
+
+Each new node is asked once who it is. The draw of participants runs over client numbers, so it is
+the same after a restart, when Flower's node ids have changed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from flwr.app import Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from fedpaq.errors import ConfigError
+from fedpaq.flower import protocol
+from fedpaq.flower.exchange import POLL_SECONDS, poll, send
+
+log = logging.getLogger("flwr")
+NODE_UNAVAILABLE = 5  # Flower's error code for a node that went offline before it replied
+SAY_EVERY = 10.0  # seconds between two lines about clients that are awaited
+
+NO_MOD = (
+    "is quantize_mod missing? The strategy is FedPAQ, so the ClientApp must be "
+    "ClientApp(mods=[fedpaq.flower.quantize_mod(levels=1)])"
+)
+
+
+class Roster:
+    """Knows the clients that have answered; asks the nodes it does not know."""
+
+    def __init__(self) -> None:
+        self._client_of: dict[int, int] = {}  # node -> client
+        self._node_of: dict[int, int] = {}  # client -> node
+        self._asked: dict[int, Message] = {}  # node -> the open question
+        self._refused: dict[int, str] = {}  # node -> why it cannot take part
+        self._complete = False
+
+    def gather(self, grid: Grid, wanted: int, least: int, patience: float) -> dict[int, int]:
+        """Return {client: node} of those present, in client order.
+
+        Wait until ``wanted`` clients are there; after ``patience`` seconds ``least`` are enough.
+        Fewer than that are awaited without limit, as Flower does.
+        """
+        start = said = time.monotonic()
+        while True:
+            present = self.present(grid)
+            waited = time.monotonic() - start
+            if len(present) >= wanted or (waited >= patience and len(present) >= least):
+                break
+            self._refuse_if_hopeless()
+            if time.monotonic() - said >= SAY_EVERY:
+                said = time.monotonic()
+                log.info("waiting for clients: %d of %d present", len(present), wanted)
+            time.sleep(POLL_SECONDS)
+        if len(present) < wanted:
+            log.warning("only %d of %d clients are present after %.0f s", len(present), wanted, waited)
+        self._complete = True
+        return present
+
+    def present(self, grid: Grid) -> dict[int, int]:
+        """Return {client: node} of the connected nodes that have said who they are, in client order."""
+        connected = set(grid.get_node_ids())
+        self._ask(grid, sorted(connected - set(self._client_of) - set(self._asked) - set(self._refused)))
+        self._listen(grid)
+        here = {client: node for client, node in self._node_of.items() if node in connected}
+        return dict(sorted(here.items()))
+
+    def _ask(self, grid: Grid, nodes: list[int]) -> None:
+        content = RecordDict({protocol.RECORD: protocol.question(protocol.WHO)})
+        messages = [Message(content, node, MessageType.TRAIN) for node in nodes]
+        send(grid, messages)
+        self._asked.update(zip(nodes, messages, strict=True))
+
+    def _listen(self, grid: Grid) -> None:
+        for node, message in list(self._asked.items()):
+            reply = poll(grid, message)
+            if reply is not None:
+                del self._asked[node]
+                self._note(node, reply)
+
+    def _note(self, node: int, reply: Message) -> None:
+        if reply.has_error() and reply.error.code == NODE_UNAVAILABLE:
+            return  # it left; if it comes back it is asked again
+        try:
+            self._enter(node, _client_in(node, reply))
+        except ConfigError as error:
+            self._refused[node] = str(error)
+            log.warning("node=%d cannot take part: %s", node, error)
+
+    def _enter(self, node: int, client: int) -> None:
+        before = self._node_of.get(client)
+        if before is not None and not self._complete:
+            raise ConfigError(
+                f"client={client} is already node={before}; give every SuperNode its own partition-id in "
+                "--node-config"
+            )
+        if before is not None:
+            log.warning("client=%d is now node=%d instead of node=%d", client, node, before)
+            del self._client_of[before]
+            self._refused[before] = f"replaced by node={node}"
+        self._client_of[node], self._node_of[client] = client, node
+
+    def _refuse_if_hopeless(self) -> None:
+        if self._refused and not self._asked and not self._client_of:
+            node, reason = next(iter(self._refused.items()))
+            raise ConfigError(f"no node can take part; node={node}: {reason}")
+
+
+def _client_in(node: int, reply: Message) -> int:
+    """Return the client number in a reply to WHO, or raise ConfigError with what is missing."""
+    if reply.has_error():
+        raise ConfigError(f"{reply.error.reason}; {NO_MOD}")
+    client = protocol.read_record(reply.content, f"its reply has no 'fedpaq' record; {NO_MOD}").get("client")
+    if not isinstance(client, int) or not protocol.NO_CLIENT <= client < 2**32:
+        raise ConfigError(f"client={client!r} in its reply is no client number; choose 0..2^32-1")
+    if client == protocol.NO_CLIENT:
+        client = node % 2**32
+        log.warning(
+            "node=%d has no partition-id in its --node-config; it is client=%d while it stays registered, "
+            "and draws are not reproducible in another run",
+            node,
+            client,
+        )
+    return client

@@ -1,0 +1,169 @@
+"""The client's half: what the app sees, what leaves the client, what fails and how."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+import fedpaq
+from fedpaq import ConfigError, codec
+from fedpaq.flower import FedPAQ, protocol, quantize_mod
+from fedpaq.flower.layout import Layout
+from flower.flower_apps import drifting_app, payload_of, record
+from flower.in_process_grid import InProcessGrid
+
+pytestmark = pytest.mark.flower
+
+
+def train_message(arrays, *, seed=0, round=0, client=0):
+    layout = Layout.of(arrays)
+    packed = protocol.bytes_array(protocol.PACKED, layout.pack(layout.read(arrays)))
+    from flwr.app import ArrayRecord
+
+    asked = protocol.question(
+        protocol.TRAIN, seed=str(seed), round=round, client=client, layout=layout.to_json()
+    )
+    content = RecordDict({"arrays": ArrayRecord({protocol.PACKED: packed}), protocol.RECORD: asked})
+    return Message(content, 1, "train")
+
+
+def context(partition_id=0):
+    return Context(1, 1, {"partition-id": partition_id}, RecordDict(), {})
+
+
+def test_the_reply_holds_the_payload_of_the_quantized_update(rng):
+    before = rng.normal(size=50).astype(np.float32)
+    after = before + rng.normal(size=50).astype(np.float32)
+    app = ClientApp(mods=[quantize_mod(levels=3, bucket_size=16)])
+
+    @app.train()
+    def train(message, context):
+        np.testing.assert_array_equal(message.content["arrays"]["w"].numpy(), before)
+        return Message(RecordDict({"arrays": record(w=after)}), reply_to=message)
+
+    reply = app(train_message(record(w=before), seed=2**64 - 1, round=4, client=9), context())
+    message = fedpaq.LowPrecision(3, 16).quantize(
+        after - before, key=fedpaq.Key(seed=2**64 - 1, round=4, client=9)
+    )
+    assert payload_of(reply) == codec.encode(message)
+
+
+def test_without_levels_the_update_travels_as_float32():
+    app = drifting_app(quantize_mod(levels=None))
+    reply = app(train_message(record(w=np.zeros(5, np.float32))), context(1))
+    np.testing.assert_array_equal(
+        codec.decode(payload_of(reply), dimension=5).dequantize(), np.full(5, 0.2, np.float32)
+    )
+
+
+def test_the_app_sees_the_model_as_flower_would_send_it():
+    sent = record(w=np.ones((2, 3), np.float16), n=np.array(3), flag=np.array([True]))
+    seen = {}
+    app = ClientApp(mods=[quantize_mod(levels=1)])
+
+    @app.train()
+    def train(message, context):
+        seen.update({name: array.numpy() for name, array in message.content["arrays"].items()})
+        assert protocol.RECORD not in message.content
+        return Message(RecordDict({"arrays": message.content["arrays"]}), reply_to=message)
+
+    app(train_message(sent), context())
+    assert list(seen) == ["w", "n", "flag"]
+    for name, array in sent.items():
+        np.testing.assert_array_equal(seen[name], array.numpy(), strict=True)
+
+
+def test_metrics_and_other_records_pass_untouched():
+    app = ClientApp(mods=[quantize_mod(levels=1)])
+
+    @app.train()
+    def train(message, context):
+        content = {"model": message.content["arrays"], "metrics": MetricRecord({"loss": 0.5})}
+        return Message(RecordDict(content), reply_to=message)
+
+    reply = app(train_message(record(w=np.zeros(3, np.float32))), context())
+    assert reply.content["metrics"]["loss"] == 0.5
+    assert list(reply.content["model"]) == [protocol.PAYLOAD]
+
+
+def test_evaluate_messages_pass_untouched():
+    app = drifting_app(quantize_mod(levels=1))
+    message = Message(RecordDict({"arrays": record(w=np.ones(3, np.float32))}), 1, "evaluate")
+    assert app(message, context(2)).content["metrics"]["mean"] == 1.0
+
+
+def test_the_mod_without_the_strategy_says_what_is_missing():
+    app = drifting_app(quantize_mod(levels=1))
+    message = Message(RecordDict({"arrays": record(w=np.ones(3, np.float32))}), 1, "train")
+    with pytest.raises(ConfigError, match=r"strategy is not FedPAQ; write strategy = fedpaq\.flower\.FedPAQ"):
+        app(message, context())
+
+
+def test_the_strategy_without_the_mod_says_what_is_missing():
+    strategy = FedPAQ(clients_per_round=2)
+    with pytest.raises(ConfigError, match=r"ClientApp\(mods=\[fedpaq\.flower\.quantize_mod\(levels=1\)\]\)"):
+        strategy.start(InProcessGrid(drifting_app(), 3), record(w=np.zeros(3, np.float32)))
+
+
+def test_flower_s_fedavg_logs_what_the_mod_misses(caplog):
+    from flwr.serverapp.strategy import FedAvg
+
+    grid = InProcessGrid(drifting_app(quantize_mod(levels=1)), 2)
+    with caplog.at_level("INFO", logger="flwr"):
+        FedAvg(fraction_evaluate=0.0).start(grid, record(w=np.zeros(3, np.float32)), num_rounds=1)
+    assert "strategy is not FedPAQ" in caplog.text
+
+
+def test_another_version_of_the_protocol_is_named():
+    message = train_message(record(w=np.zeros(3, np.float32)))
+    message.content[protocol.RECORD]["version"] = 2
+    with pytest.raises(ConfigError, match=r"version=2 .* this side 1; install the same fedpaq"):
+        drifting_app(quantize_mod(levels=1))(message, context())
+
+
+@pytest.mark.parametrize("given", ["three", -2, 2**32, 1.5, True])
+def test_a_partition_id_that_is_no_client_number_is_refused(given):
+    message = Message(RecordDict({protocol.RECORD: protocol.question(protocol.WHO)}), 1, "train")
+    with pytest.raises(ConfigError, match="partition-id="):
+        drifting_app(quantize_mod(levels=1))(message, context(given))
+
+
+def test_a_reply_needs_exactly_one_model():
+    app = ClientApp(mods=[quantize_mod(levels=1)])
+
+    @app.train()
+    def train(message, context):
+        return Message(RecordDict({"metrics": MetricRecord({"loss": 1.0})}), reply_to=message)
+
+    with pytest.raises(ConfigError, match="holds 0 ArrayRecords"):
+        app(train_message(record(w=np.zeros(3, np.float32))), context())
+
+
+def test_a_diverged_client_fails_by_name():
+    app = ClientApp(mods=[quantize_mod(levels=1)])
+
+    @app.train()
+    def train(message, context):
+        return Message(RecordDict({"arrays": record(w=np.float32([1, np.nan]))}), reply_to=message)
+
+    with pytest.raises(fedpaq.NonFiniteUpdateError, match="client=7 in round=3"):
+        app(train_message(record(w=np.zeros(2, np.float32)), round=3, client=7), context())
+
+
+def test_the_mod_is_made_by_a_call_with_named_settings():
+    with pytest.raises(ConfigError, match=r"write mods=\[quantize_mod\(levels=1\)\]"):
+        quantize_mod(1)
+    app = drifting_app(quantize_mod)  # forgotten parentheses
+    with pytest.raises(ConfigError, match=r"write mods=\[quantize_mod\(levels=1\)\]"):
+        app(train_message(record(w=np.zeros(3, np.float32))), context())
+
+
+def test_a_client_that_only_quantizes_imports_neither_torch_nor_the_strategy():
+    code = "import sys, fedpaq.flower; fedpaq.flower.quantize_mod(levels=1); print(' '.join(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(loaded.stdout.split()) & {"torch", "fedpaq.flower.strategy", "fedpaq.problems"}
