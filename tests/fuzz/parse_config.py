@@ -1,6 +1,6 @@
 """Coverage-guided fuzzing of configuration (needs the package ``atheris``, which is not a dependency).
 
-    python -m tests.fuzz.parse_config tests/fuzz/corpora/config -max_total_time=600 -timeout=1
+    python -m tests.fuzz.parse_config tests/fuzz/corpora/config -max_total_time=600
 
 An input is JSON: a mapping of parameters, handed to every object that takes such parameters, or any
 other text, handed to what parses text. A finding is anything but ConfigError, or a config that
@@ -81,6 +81,7 @@ def _check_object(name: str, values: dict[str, Any]) -> None:
 def main() -> None:
     """Fuzz until told to stop."""
     import atheris
+    from tests.fuzz.cpu_time import within_a_second
 
     included = ["fedpaq.config", "fedpaq.cost_model", "fedpaq.cli", "fedpaq.aggregation", "fedpaq.errors"]
     with atheris.instrument_imports(include=included):
@@ -89,7 +90,8 @@ def main() -> None:
         import fedpaq.config
         import fedpaq.cost_model
         import fedpaq.saved_run  # noqa: F401
-    atheris.Setup(sys.argv, check)
+    check(b"{}")  # what is imported or compiled at first use is no hang
+    atheris.Setup(sys.argv, within_a_second(check))
     atheris.Fuzz()
 
 

@@ -1,6 +1,6 @@
 """Coverage-guided fuzzing of checkpoint files (needs the package ``atheris``, which is not a dependency).
 
-    python -m tests.fuzz.read_checkpoint tests/fuzz/corpora/checkpoint -max_total_time=600 -timeout=1
+    python -m tests.fuzz.read_checkpoint tests/fuzz/corpora/checkpoint -max_total_time=600
 
 Each input is tried as it is, with the checksum an attacker would add, and as a header (up to the first
 newline) and array bytes in a well-formed file. A finding is anything but CheckpointError, or what was
@@ -58,11 +58,13 @@ def _check_file(content: bytes) -> None:
 def main() -> None:
     """Fuzz until told to stop."""
     import atheris
+    from tests.fuzz.cpu_time import within_a_second
 
     with atheris.instrument_imports(include=["fedpaq.checkpoint", "fedpaq.history", "json"]):
         import fedpaq.checkpoint
         import fedpaq.history  # noqa: F401
-    atheris.Setup(sys.argv, check)
+    check(b"{}")  # what is imported or compiled at first use is no hang
+    atheris.Setup(sys.argv, within_a_second(check))
     atheris.Fuzz()
 
 

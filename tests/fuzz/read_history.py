@@ -1,6 +1,6 @@
 """Coverage-guided fuzzing of histories (needs the package ``atheris``, which is not a dependency).
 
-    python -m tests.fuzz.read_history tests/fuzz/corpora/history -max_total_time=600 -timeout=1
+    python -m tests.fuzz.read_history tests/fuzz/corpora/history -max_total_time=600
 
 A finding is anything but ConfigError, or a history that JSON does not carry over unchanged.
 """
@@ -27,10 +27,12 @@ def check(data: bytes) -> None:
 def main() -> None:
     """Fuzz until told to stop."""
     import atheris
+    from tests.fuzz.cpu_time import within_a_second
 
     with atheris.instrument_imports(include=["fedpaq.history", "json", "base64"]):
         import fedpaq.history  # noqa: F401
-    atheris.Setup(sys.argv, check)
+    check(b"{}")  # what is imported or compiled at first use is no hang
+    atheris.Setup(sys.argv, within_a_second(check))
     atheris.Fuzz()
 
 
