@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from codec_cases import arithmetic_message
 from fedpaq import compiled
 from fedpaq.codec import decode, encode, read_header
 from fedpaq.codec.block_code import encode as encode_blocks
 from fedpaq.codec.frame import BLOCK, pack_header, seal
 from fedpaq.quantizers import QuantizedMessage, RawMessage
-from tests.codec_cases import arithmetic_message
 
 ROOT = Path(__file__).parent.parent
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "frames.json").read_text())
