@@ -33,10 +33,10 @@ class Meter:
         quantizer: Quantizer,
         cost_model: CostModel,
         executor: str,
+        payload_sizes: str,
         evaluate_every: int,
         callback: Callback | None = None,
         aggregation: Aggregation | None = None,
-        payload_sizes: str = "encoded",
     ) -> None:
         require_int("evaluate_every", evaluate_every, 0)
         self._problem, self._configs, self._quantizer = problem, configs, quantizer
@@ -165,9 +165,11 @@ class Meter:
     def _bits(self, payload_bytes: int) -> int:
         if self._cost_model.accounting == "payload":
             return 8 * payload_bytes
-        levels = getattr(self._quantizer, "levels", None)
-        each = codec.message_bits(self._problem.dimension, levels, accounting=self._cost_model.accounting)
-        return self._configs[0].clients_per_round * math.ceil(each)
+        levels, bucket_size = (getattr(self._quantizer, name, None) for name in ("levels", "bucket_size"))
+        each = codec.message_bits(
+            self._problem.dimension, levels, self._cost_model.accounting, bucket_size=bucket_size
+        )
+        return self._configs[0].clients_per_round * each
 
     def _computing(self, config: FedPAQConfig, round: int, participants: Int64) -> float:
         per_step = (

@@ -9,7 +9,9 @@ import typer
 
 from fedpaq import __version__
 from fedpaq.cli import data
+from fedpaq.cli.doctor import doctor
 from fedpaq.cli.run import run
+from fedpaq.cli.theory import theory
 from fedpaq.errors import FedPAQError
 
 app = typer.Typer(
@@ -40,6 +42,8 @@ def _root(
 
 
 app.command("run")(run)
+app.command("theory")(theory)
+app.command("doctor")(doctor)
 app.add_typer(data.app, name="data")
 
 

@@ -130,7 +130,7 @@ def _encode_quantized(messages: Sequence[QuantizedMessage]) -> list[bytes]:
     first = messages[0]
     rows, norms = _checked(messages)
     counts = np.array([_count_nonzeros(row) for row in rows], np.int64)
-    in_blocks = (counts >= BLOCK_NONZEROS) & (counts >= rows.shape[1] // BLOCK_SPARSITY)
+    in_blocks = suits_blocks(counts, first.dimension)
     bodies = iter(_gap_bodies(rows[~in_blocks] if in_blocks.any() else rows, counts[~in_blocks], first))
     payloads = []
     for row, norm, in_block in zip(rows, norms, in_blocks, strict=True):
@@ -138,6 +138,11 @@ def _encode_quantized(messages: Sequence[QuantizedMessage]) -> list[bytes]:
         header = pack_header(BLOCK if in_block else GAP, first.dimension, first.levels, first.bucket_size)
         payloads.append(seal(header, norm.tobytes(), body))
     return payloads
+
+
+def suits_blocks(counts: npt.NDArray[np.int64], dimension: int) -> npt.NDArray[np.bool_]:
+    """Return which numbers of non-zeros call for the block code."""
+    return (counts >= BLOCK_NONZEROS) & (BLOCK_SPARSITY * counts >= dimension)
 
 
 def _gap_bodies(rows: npt.NDArray[Any], counts: npt.NDArray[np.int64], first: QuantizedMessage) -> list[bytes]:

@@ -12,7 +12,8 @@ TOP = 1 << 48
 CLASSES = 24
 CONTEXTS = 3
 TABLES_AT = 28 * 80  # TABLE_SIZE
-LEFT_INTERVAL, BAD_CLASS, BAD_END = 1, 2, 3
+TOTAL = 4096
+LEFT_INTERVAL, BAD_CLASS, BAD_END, BAD_FREQUENCY = 1, 2, 3, 4
 
 _BODY = types.Array(types.uint8, 1, "C", readonly=True)
 
@@ -77,6 +78,8 @@ def decode_side(body, classes, frequencies, tokens, initial, reciprocals):
                 )
                 if step < 0:
                     return LEFT_INTERVAL
+                if step > TOTAL:
+                    return BAD_FREQUENCY
                 frequencies[table, token] = step
                 w0, w1, w2, w3 = w1, w2, w3, step
     return 0 if ends_well(low, size, code, at, body) else BAD_END

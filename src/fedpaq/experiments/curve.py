@@ -25,7 +25,9 @@ ACCOUNTINGS = ("payload", "fixed-width")
 AXES = ("seconds", "rounds", "bits")
 PROBLEM_SEED = 0  # one partition and one x_0, shared by all curves of a figure
 SEEDS = (0, 1, 2, 3, 4)
-TUNING_SEEDS = (100, 101, 102, 103)
+TUNING_SEEDS = (100, 101, 102)
+COARSE = (4.0**-3, 4.0**-2, 4.0**-1)  # widened where the best lies at an end
+FINE = tuple(2.0**power for power in (-1.0, -0.5, 0.5, 1.0))  # around the coarse best
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,10 @@ class CurveSettings:
     setting: Setting
     seeds: tuple[int, ...] = SEEDS
     tuning_seeds: tuple[int, ...] = TUNING_SEEDS
+    coarse_seeds: int = 2  # of the tuning seeds, the first that the coarse grid runs on
+    coarse: tuple[float, ...] = COARSE
+    fine: tuple[float, ...] = FINE
+    tuning_stride: int = 10  # tuning evaluates the loss on every tenth sample
     num_clients: int = NUM_CLIENTS
     total_steps: int = TOTAL_STEPS
     batch_size: int = BATCH_SIZE
@@ -129,16 +135,8 @@ class Curve:
             values = json.loads(text)
             if values["format"] != FORMAT:
                 raise ConfigError(f"format={values['format']!r} is not {FORMAT!r}")
-            settings = values["settings"]
             return cls(
-                settings=CurveSettings(
-                    **{
-                        **settings,
-                        "setting": Setting(**settings["setting"]),
-                        "seeds": tuple(settings["seeds"]),
-                        "tuning_seeds": tuple(settings["tuning_seeds"]),
-                    }
-                ),
+                settings=_settings(values["settings"]),
                 dimension=values["dimension"],
                 tuning={entry["step_size"]: entry["losses"] for entry in values["tuning"]},
                 step_size=values["step_size"],
@@ -149,6 +147,11 @@ class Curve:
             )
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"not a curve in the form {FORMAT!r}: {error}") from error
+
+
+def _settings(values: dict[str, Any]) -> CurveSettings:
+    plain = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    return CurveSettings(**{**plain, "setting": Setting(**values["setting"])})
 
 
 def rounded(values: Any) -> list[float]:

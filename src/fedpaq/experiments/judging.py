@@ -130,5 +130,5 @@ def some_away_from_one(ratios: Sequence[Ratio]) -> str:
     """Say whether some ratio differs from 1 by more than a tie."""
     if any(ratio.low > TIE or ratio.high < 1 / TIE for ratio in ratios):
         return HOLDS
-    tied = ratios and all(1 / TIE < ratio.low and ratio.high < TIE for ratio in ratios)
+    tied = ratios and all(ratio.low > 1 / TIE and ratio.high < TIE for ratio in ratios)
     return FAILS if tied else UNDECIDED

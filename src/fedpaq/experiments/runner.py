@@ -48,7 +48,7 @@ def run_curve(problem: Problem, settings: CurveSettings, progress: Progress | No
             progress(settings.setting, steps * clients)
 
     step_size, losses = tuning.tune(problem, settings, advance)
-    histories = tuning.run(problem, settings, [step_size], settings.seeds, 1, advance)
+    histories = tuning.run(problem, settings, [step_size], settings.seeds, advance)
     for history in histories:
         if history.diverged is not None:
             raise DivergedError(f"{settings.problem}, {settings.setting.slug}: {history.diverged}")
@@ -79,8 +79,8 @@ def load_problem(figure: Figure, data_dir: Path | None) -> Problem:
 
 def expected_gradients(settings: CurveSettings) -> int:
     """Return how many local steps a curve takes in all, unless its grid must be widened."""
-    fine = (len(tuning.FINE) + 1) * len(settings.tuning_seeds) - tuning.COARSE_SEEDS
-    trials = len(tuning.COARSE) * tuning.COARSE_SEEDS + fine + len(settings.seeds)
+    fine = (len(settings.fine) + 1) * len(settings.tuning_seeds) - settings.coarse_seeds
+    trials = len(settings.coarse) * settings.coarse_seeds + fine + len(settings.seeds)
     return trials * settings.total_steps * settings.setting.clients_per_round
 
 

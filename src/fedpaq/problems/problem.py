@@ -213,6 +213,13 @@ class Problem:
         moved._buffers = self._on(torch.device(device), self._buffers)
         return moved
 
+    def evaluated_on(self, samples: npt.NDArray[np.int64]) -> Problem:
+        """Return this problem with the loss evaluated on the given samples only: cheap, for tuning."""
+        thinned = object.__new__(Problem)
+        thinned.__dict__.update(self.__dict__)
+        thinned._held_samples = torch.from_numpy(samples).to(self.inputs.device)
+        return thinned
+
     @cached_property
     def _held_samples(self) -> Tensor | None:
         """Sorted numbers of the samples some client holds; None when that is all of them."""
