@@ -10,6 +10,7 @@ import typer
 from fedpaq import __version__
 from fedpaq.cli import data
 from fedpaq.cli.doctor import doctor
+from fedpaq.cli.reproduce import reproduce
 from fedpaq.cli.run import run
 from fedpaq.cli.theory import theory
 from fedpaq.errors import FedPAQError
@@ -42,6 +43,7 @@ def _root(
 
 
 app.command("run")(run)
+app.command("reproduce")(reproduce)
 app.command("theory")(theory)
 app.command("doctor")(doctor)
 app.add_typer(data.app, name="data")
