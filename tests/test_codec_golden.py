@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.codec_cases import arithmetic_message
 
 from codec_cases import arithmetic_message
 from fedpaq import compiled

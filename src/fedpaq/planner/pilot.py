@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from fedpaq.algorithm import play_round
 from fedpaq.aggregation import Mean
+from fedpaq.algorithm import play_round
 from fedpaq.clients import choose_executor
 from fedpaq.config import FedPAQConfig
 from fedpaq.cost_model import CostModel
