@@ -189,7 +189,7 @@ def many_clients(clients: int = 100_000) -> dict[str, Any]:
     problem = mlp_problem(clients).to(require_device(DEVICE))
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    times = round_seconds(problem, config_of(clients, rounds=8), quantizer=fedpaq.LowPrecision(levels=1))
+    times = round_seconds(problem, config_of(clients, rounds=12), quantizer=fedpaq.LowPrecision(levels=1))
     return {**summary(times), "peak_bytes": torch.cuda.max_memory_reserved()}
 
 

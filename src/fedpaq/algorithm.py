@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from fedpaq.aggregation import Aggregation, Mean
 from fedpaq.atomic_file import StrPath
-from fedpaq.clients import Executor, choose_executor, local_work
+from fedpaq.clients import Executor, choose_executor, draw_participants, local_work
 from fedpaq.config import FedPAQConfig, require_same_shape
 from fedpaq.cost_model import CostModel
 from fedpaq.devices import require_device
@@ -29,7 +29,6 @@ from fedpaq.history import History, Record
 from fedpaq.meter import Callback, Meter
 from fedpaq.problems import Problem
 from fedpaq.quantizers import Identity, Quantizer
-from fedpaq.randomness import Key, sample_without_replacement
 from fedpaq.saved_run import Checkpoint, saved_run
 from fedpaq.uplink import choose_uplink
 
@@ -97,17 +96,8 @@ def sweep(
     problem, server = problem.to(require_device(device)), aggregation or Mean()
     chosen = choose_executor(executor, problem, shape.clients_per_round)
     uplink = choose_uplink(quantizer, server, problem)
-    meter = Meter(
-        problem,
-        configs,
-        quantizer,
-        cost_model,
-        chosen.name,
-        evaluate_every,
-        callback,
-        server,
-        uplink.payload_sizes,
-    )
+    names = chosen.name, uplink.payload_sizes
+    meter = Meter(problem, configs, quantizer, cost_model, *names, evaluate_every, callback, server)
 
     params = np.tile(problem.initial_params, (len(configs), 1))  # x_0 of each run: (runs, p)
     with saved_run(checkpoint, meter, params) as saved:
@@ -116,21 +106,10 @@ def sweep(
             active = [configs[run] for run in runs]
             participants = draw_participants(problem, active, k)  # line 2: (runs, r)
             inbox = uplink.open(len(runs), problem.dimension)
-            for work in local_work(problem, active, k, params[runs], participants, uplink.share):
+            for work in local_work(problem, active, k, params[runs], participants, share=uplink.share):
                 updates = chosen.local_updates(problem, work)  # lines 3-9: (jobs, p)
                 inbox.send(updates, work)  # line 10
             mean, payload_bytes = inbox.close()
             params[runs] = params[runs] + mean  # line 11
             meter.round_done(k, runs, params[runs], participants, payload_bytes)
     return meter.histories(params)
-
-
-def draw_participants(problem: Problem, configs: Sequence[FedPAQConfig], round: int) -> npt.NDArray[np.int64]:
-    """Return S_k of each run, ascending: (runs, r)."""
-    draws = [
-        sample_without_replacement(
-            Key(seed=config.seed, round=round), problem.num_clients, config.clients_per_round
-        )
-        for config in configs
-    ]
-    return np.stack(draws)

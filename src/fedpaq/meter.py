@@ -33,10 +33,10 @@ class Meter:
         quantizer: Quantizer,
         cost_model: CostModel,
         executor: str,
+        payload_sizes: str,
         evaluate_every: int,
         callback: Callback | None = None,
         aggregation: Aggregation | None = None,
-        payload_sizes: str = "encoded",
     ) -> None:
         require_int("evaluate_every", evaluate_every, 0)
         self._problem, self._configs, self._quantizer = problem, configs, quantizer

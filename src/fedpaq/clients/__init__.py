@@ -11,7 +11,7 @@ from fedpaq.clients.dense import Dense
 from fedpaq.clients.one_client import train_one_client
 from fedpaq.clients.sequential import Sequential
 from fedpaq.clients.vectorised import Vectorised
-from fedpaq.clients.work import LocalWork, local_work
+from fedpaq.clients.work import LocalWork, draw_participants, local_work
 
 __all__ = [
     "EXECUTORS",
@@ -22,6 +22,7 @@ __all__ = [
     "Sequential",
     "Vectorised",
     "choose_executor",
+    "draw_participants",
     "local_work",
     "train_one_client",
 ]

@@ -21,7 +21,7 @@ class Captured:
 
     def __init__(self, function: Callable[..., Tensor], tensors: tuple[Tensor, ...]) -> None:
         self._inputs = [tensor.clone() for tensor in tensors]
-        stream = torch.cuda.Stream(tensors[0].device)
+        stream = torch.cuda.Stream(tensors[0].device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             function(*self._inputs)  # libraries allocate their workspace before the capture

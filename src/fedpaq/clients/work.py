@@ -20,7 +20,7 @@ from fedpaq import cuda
 from fedpaq.config import FedPAQConfig
 from fedpaq.devices import BUDGET, on_device
 from fedpaq.problems import Partition, Problem
-from fedpaq.randomness import Key, minibatches
+from fedpaq.randomness import Key, minibatches, sample_without_replacement
 
 Int64 = npt.NDArray[np.int64]
 MEMORY_BUDGET = 2**27  # bytes of the host for the updates and messages alive at once; more costs page faults
@@ -83,6 +83,13 @@ class LocalWork:
             yield jobs, self.part(jobs)
 
 
+def draw_participants(problem: Problem, configs: Sequence[FedPAQConfig], round: int) -> Int64:
+    """Return S_k of each run, ascending: (runs, r)."""
+    keys = [Key(seed=config.seed, round=round) for config in configs]
+    r = configs[0].clients_per_round
+    return np.stack([sample_without_replacement(key, problem.num_clients, r) for key in keys])
+
+
 def draw_samples(
     partition: Partition,
     seeds: npt.NDArray[np.uint64],
@@ -104,8 +111,8 @@ def local_work(
     round: int,
     params: Any,
     participants: Int64,
-    share: Share = whole,
     memory_budget: int | None = None,
+    share: Share = whole,
 ) -> Iterator[LocalWork]:
     """Yield the round's work of all runs, run after run in client order, or a ``share`` of the jobs.
 

@@ -11,6 +11,9 @@ They read the updates twice and the levels once: 10 bytes moved per coordinate, 
 by any method that must know the norm first. Products and sums are never fused into one rounding.
 """
 
+# Triton types the kernels itself when it compiles them.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -145,9 +148,9 @@ def quantize(
     buckets = triton.cdiv(dimension, width)
     norms, scales, units = find_norms(updates, levels, width, buckets)
     blocks = triton.cdiv(dimension, BLOCK)
-    place = {"device": updates.device}
-    signed = torch.empty(jobs, blocks * BLOCK, dtype=torch.int8 if levels <= 127 else torch.int16, **place)
-    nonzeros, magnitudes = (torch.empty(jobs, blocks, dtype=torch.int32, **place) for _ in range(2))
+    kind = torch.int8 if levels <= 127 else torch.int16
+    signed = torch.empty(jobs, blocks * BLOCK, dtype=kind, device=updates.device)
+    nonzeros, magnitudes = torch.empty(2, jobs, blocks, dtype=torch.int32, device=updates.device)
     levels_kernel[(jobs * blocks,)](
         updates, scales, seeds, clients, signed, nonzeros, magnitudes,
         round, updates.stride(0), signed.stride(0), dimension, width, buckets, levels, blocks,

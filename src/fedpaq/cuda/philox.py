@@ -1,5 +1,8 @@
 """Philox 4x32-10 on the GPU; twin: ``fedpaq.randomness``."""
 
+# Triton types the kernels itself when it compiles them.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
 from __future__ import annotations
 
 import triton

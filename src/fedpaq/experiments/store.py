@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpaq.errors import ConfigError
-from fedpaq.experiments.curve import Curve, CurveSettings
+from fedpaq.experiments.curve import Curve, CurveSettings, curve_settings
 from fedpaq.experiments.figures import Figure, Setting
 
 
@@ -42,11 +42,11 @@ class CurveStore:
     def figure(self, figure: Figure) -> dict[Setting, Curve] | None:
         """Return all curves of a figure, or None while some are missing."""
         curves = {}
-        for setting in figure.settings:
-            curve = self.load(figure, CurveSettings(figure.problem, setting))
+        for settings in curve_settings(figure):
+            curve = self.load(figure, settings)
             if curve is None:
                 return None
-            curves[setting] = curve
+            curves[settings.setting] = curve
         return curves
 
 

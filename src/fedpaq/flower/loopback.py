@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
+import functools
 import json
 import os
 import signal
@@ -35,6 +37,7 @@ QUIET = {
 }
 START_SECONDS = 60.0
 END_SECONDS = 10.0
+PR_SET_PDEATHSIG = 1
 
 
 class Loopback:
@@ -151,10 +154,9 @@ class Loopback:
         if self.tls:
             write_certificates(self.folder)
             trust = f"root-certificates = {json.dumps(str(self.folder / 'ca.crt'))}"
-        config = (
-            f'[superlink]\ndefault = "loopback"\n\n[superlink.loopback]\naddress = "127.0.0.1:{self.port}"\n'
-        )
-        (self.folder / "flwr-home" / "config.toml").write_text(f"{config}{trust}\n")
+        address = f'address = "127.0.0.1:{self.port}"'
+        lines = ["[superlink]", 'default = "loopback"', "[superlink.loopback]", address, trust]
+        (self.folder / "flwr-home" / "config.toml").write_text("\n".join(lines) + "\n")
 
     def _run_command(self, app: str | os.PathLike[str], run_config: Mapping[str, Any]) -> list[str]:
         settings = " ".join(f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in run_config.items())
@@ -181,6 +183,7 @@ class Loopback:
                 stdin=subprocess.DEVNULL,
                 env=self._environment,
                 cwd=self.folder,
+                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
             )
         self._processes[name] = process
         return process
@@ -203,17 +206,29 @@ def free_port() -> int:
 
 def descendants(pid: int) -> list[int]:
     """Return the ids of all processes that ``pid`` has started, and theirs."""
-    listing = subprocess.run(["ps", "-Ao", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    with subprocess.Popen(["ps", "-Ao", "pid=,ppid="], stdout=subprocess.PIPE, text=True) as ps:
+        listing, _ = ps.communicate()
     children: dict[int, list[int]] = {}
     for line in listing.splitlines():
         child, parent = map(int, line.split())
-        children.setdefault(parent, []).append(child)
+        if child != ps.pid:
+            children.setdefault(parent, []).append(child)
     found, open_ends = [], [pid]
     while open_ends:
         below = children.get(open_ends.pop(), [])
         found += below
         open_ends += below
     return found
+
+
+def _end_with_parent() -> None:
+    """Ask the kernel to end this new process when the one that started it is gone, however that ended."""
+    _libc().prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
 
 
 def _signal(pids: list[int], what: signal.Signals) -> None:

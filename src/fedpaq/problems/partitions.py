@@ -57,13 +57,12 @@ class Partition:
     def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return indices and offsets on a device, copied there once."""
         if device not in self._copies:
-            self._copies[device] = tuple(
-                torch.from_numpy(values).to(device) for values in (self.indices, self.offsets)
-            )
+            indices, offsets = torch.from_numpy(self.indices), torch.from_numpy(self.offsets)
+            self._copies[device] = indices.to(device), offsets.to(device)
         return self._copies[device]
 
     @cached_property
-    def _copies(self) -> dict[torch.device, Any]:
+    def _copies(self) -> dict[torch.device, tuple[Tensor, Tensor]]:
         return {}
 
     @classmethod

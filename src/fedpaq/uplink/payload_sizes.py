@@ -40,7 +40,7 @@ def estimated_bytes(
     found = nonzeros.astype(np.float64)
     excess = np.divide(magnitudes - found, found, out=np.zeros_like(found), where=found > 0)
     bits = places + found * (1.0 + _times_log2(1.0 + excess) - _times_log2(excess))
-    return bits.sum(axis=1) / 8.0 + empty_bytes(dimension, quantizer)
+    return np.asarray(bits.sum(axis=1) / 8.0 + empty_bytes(dimension, quantizer))
 
 
 def _times_log2(x: Float64) -> Float64:
