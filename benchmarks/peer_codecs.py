@@ -5,8 +5,8 @@ python benchmarks/peer_codecs.py [--repeats 7] [--dimension 1000000]
 Each peer's algorithm is written again here in a few lines, in the array library that its own code uses, with
 the parameters its authors publish: an update goes in, what would be sent comes out, and back to an estimate.
 Every codec must first prove unbiased. One thread each, in processor time (a busy machine would flatter the
-shortest); fedpaq's time includes quantizing. Exits 1 unless
-fedpaq is smaller than each of them and encodes several times as fast; the aim of ten times is reported.
+shortest); fedpaq's time includes quantizing. Exits 1 unless fedpaq is smaller than each of them and encodes
+several times as fast; the aim of ten times is reported.
 """
 
 from __future__ import annotations
