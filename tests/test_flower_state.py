@@ -134,7 +134,5 @@ def test_resume_needs_no_memory_of_node_ids(tmp_path, logistic, config):
     strategy_of(config, logistic, checkpoint=state).start(InProcessGrid(app, 8), start, num_rounds=2)
     shuffled = InProcessGrid(app, 8, partition_ids=[3, 1, 4, 7, 5, 0, 2, 6])
     result = strategy_of(config, logistic, checkpoint=state).start(shuffled, start, num_rounds=4)
-    expected = fedpaq.train(
-        logistic, config, quantizer=fedpaq.LowPrecision(levels=1), executor="sequential"
-    )
+    expected = fedpaq.train(logistic, config, quantizer=fedpaq.LowPrecision(levels=1), executor="sequential")
     np.testing.assert_array_equal(result.arrays["params"].numpy(), expected.params)
