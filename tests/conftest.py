@@ -7,9 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import fedpaq
 from small_problems import make_problem
+
+# Tests run in two processes on two cores: one thread each, or torch's threads wait for one another.
+torch.set_num_threads(1)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

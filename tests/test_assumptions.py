@@ -21,12 +21,6 @@ def test_a_full_pass_has_no_gradient_noise():
     assert Assumptions(smoothness=1.0, gradient_variance=30.0).with_batch(None).gradient_variance == 0.0
 
 
-def test_rescaling_the_loss_rescales_its_constants():
-    scaled = Assumptions(smoothness=2.0, strong_convexity=0.5, gradient_variance=3.0).rescaled(10.0)
-    assert (scaled.smoothness, scaled.strong_convexity, scaled.gradient_variance) == (20.0, 5.0, 300.0)
-    assert scaled.condition_number == 4.0
-
-
 def test_condition_number_is_infinite_without_strong_convexity():
     assert Assumptions(smoothness=2.0, gradient_variance=1.0).condition_number == math.inf
 

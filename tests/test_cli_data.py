@@ -19,7 +19,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.delenv("FEDPAQ_DATA", raising=False)
-    monkeypatch.setattr(data, "default_cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr("fedpaq.problems.download.default_cache", lambda: tmp_path / "cache")
     return lambda *words: CliRunner().invoke(data.app, list(words))
 
 
@@ -112,7 +112,7 @@ def test_get_downloads_into_the_data_folder_or_the_cache(run, tmp_path, monkeypa
         asked.append((dataset.name, folder))
         return folder
 
-    monkeypatch.setattr(data, "download", pretend)
+    monkeypatch.setattr("fedpaq.problems.download.download", pretend)
     rows = json.loads(run("get", "mnist", "cifar10", "--json").stdout)
     assert [row["name"] for row in rows] == ["mnist", "cifar10"]
     assert run("get", "mnist", "--data-dir", str(tmp_path)).exit_code == 0

@@ -60,7 +60,7 @@ def test_help_teaches_the_method():
 def test_errors_are_one_line_and_exit_code_2(arguments, complaint):
     result = fedpaq_command(*arguments)
     assert result.returncode == 2
-    lines = [line for line in result.stderr.splitlines() if "compiling" not in line]
+    lines = [line for line in result.stderr.splitlines() if "preparing" not in line]
     assert len(lines) == 1 and lines[0].startswith("fedpaq: error: ")
     assert complaint in lines[0]
 

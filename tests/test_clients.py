@@ -11,7 +11,7 @@ from torch import nn
 
 import fedpaq
 from fedpaq import compiled
-from fedpaq.clients import EXECUTORS, Dense, Sequential, Vectorised, choose_executor, local_work
+from fedpaq.clients import EXECUTORS, Dense, Sequential, Vectorised, choice, choose_executor, local_work
 from fedpaq.errors import ConfigError
 from small_problems import make_problem
 
@@ -195,13 +195,36 @@ def test_dropout_is_reproducible_and_leaves_torch_s_generator_alone():
 
 def test_auto_takes_the_dense_executor_where_it_can():
     assert choose_executor("auto", make_problem("mlp")).name == "dense"
-    assert choose_executor("auto", make_problem("convnet")).name == "vectorised"
+
+
+def test_for_other_modules_auto_tries_vmap_and_the_loop_once_and_remembers(monkeypatch):
+    problem = make_problem("convnet")
+    tried = []
+    seconds = {"vectorised": 2.0, "sequential": 1.0}
+
+    def pretend(executor, problem, clients):
+        tried.append((executor.name, clients))
+        return seconds[executor.name]
+
+    monkeypatch.setattr(choice, "_seconds", pretend)
+    assert choose_executor("auto", problem, 5).name == "sequential"
+    assert choose_executor("auto", problem, 6).name == "sequential"
+    assert tried == [("vectorised", 5), ("sequential", 5)]
+    seconds["vectorised"] = 1.1  # a near tie at another number of clients stays with vmap
+    assert choose_executor("auto", problem, 8).name == "vectorised"
+    assert choose_executor("vectorised", problem, 5).name == "vectorised"
+
+
+def test_trying_out_executors_takes_real_time():
+    problem = make_problem("convnet")
+    assert choice._seconds(Vectorised(), problem, 4) > 0
+    assert choose_executor("auto", problem, 4).name in ("vectorised", "sequential")
 
 
 def test_without_numba_auto_vectorises_and_dense_says_why(monkeypatch, config):
     monkeypatch.setattr(compiled, "load", lambda name: None)
     problem = make_problem("mlp")
-    assert choose_executor("auto", problem).name == "vectorised"
+    assert choose_executor("auto", problem).name in ("vectorised", "sequential")
     with pytest.raises(ConfigError, match="needs numba"):
         Dense().local_updates(problem, work_of(problem, config))
 

@@ -17,7 +17,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", README, re
 def test_a_readme_block_runs_and_prints_what_it_says(code, output):
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile(code, "README.md", "exec"), {})
+        exec(compile(code, "README.md", "exec", dont_inherit=True), {"__name__": "__main__"})
     if output:
         assert printed.getvalue() == output
 

@@ -238,9 +238,33 @@ def test_parallel_sgd_gains_linearly_from_clients():
 
 
 @given(_settings(), st.floats(0.1, 10))
-def test_rescaling_trades_k0_against_c2(bound, factor):
-    scaled = replace(bound, assumptions=bound.assumptions.rescaled(factor))
-    assert scaled.c1 == pytest.approx(bound.c1)
-    assert scaled.c3 == pytest.approx(bound.c3)
-    assert scaled.c2 == pytest.approx(bound.c2 * factor**2)
-    assert (scaled.first_round <= bound.first_round) if factor >= 1 else True
+def test_loss_scale_is_the_theorem_for_the_scaled_loss(bound, scale):
+    """c f has constants c L, c mu, c^2 sigma^2, and the same iterates with steps divided by c."""
+    a = bound.assumptions
+    scaled_loss = replace(
+        bound,
+        assumptions=Assumptions(
+            smoothness=a.smoothness * scale,
+            strong_convexity=a.strong_convexity * scale,
+            gradient_variance=a.gradient_variance * scale**2,
+            variance_bound=a.variance_bound,
+        ),
+    )
+    same = replace(bound, loss_scale=scale)
+    for name in ("c1", "c2", "c3"):
+        assert getattr(same, name) == pytest.approx(getattr(scaled_loss, name))
+    assert abs(same.first_round - scaled_loss.first_round) <= 1  # rounding before the ceiling
+    assert same.step_size()(7) == pytest.approx(scaled_loss.step_size()(7) * scale)
+
+
+def test_loss_scale_is_refused_when_not_positive():
+    with pytest.raises(ConfigError, match="loss_scale=0"):
+        replace(SETTING_A, loss_scale=0.0)
+
+
+def test_a_later_start_takes_its_own_error():
+    assert SETTING_A.at(400, initial_error=2.0, since=400) == pytest.approx(
+        2.0 + sum(SETTING_A.terms_at(400, initial_error=0.0))
+    )
+    with pytest.raises(ConfigError, match="since=287"):
+        SETTING_A.at(400, initial_error=2.0, since=287)

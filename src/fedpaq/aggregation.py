@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from fedpaq import compiled
 from fedpaq.config import require_positive
-from fedpaq.errors import ConfigError
+from fedpaq.errors import ConfigError, unknown_name
 from fedpaq.quantizers import Message, QuantizedBatch
 
 Float64 = npt.NDArray[np.float64]
@@ -131,6 +131,24 @@ class TrimmedMean:
             kept = ordered[cut : len(messages) - cut]
             total[start : start + COLUMNS] = kept.mean(axis=0, dtype=np.float64)
         return total
+
+
+AGGREGATIONS: dict[str, type[Mean | ClippedMean | TrimmedMean]] = {
+    "mean": Mean,
+    "clipped": ClippedMean,
+    "trimmed": TrimmedMean,
+}
+
+
+def find_aggregation(name: str) -> Aggregation:
+    """Return the aggregation of this name with its defaults.
+
+    >>> find_aggregation("trimmed")
+    TrimmedMean(trim=0.2)
+    """
+    if name not in AGGREGATIONS:
+        raise unknown_name("aggregation", name, AGGREGATIONS)
+    return AGGREGATIONS[name]()
 
 
 class _Sum:

@@ -20,17 +20,17 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpaq.aggregation import Aggregation, Mean
-from fedpaq.checkpoint import StrPath
-from fedpaq.clients import Executor, choose_executor, local_work
+from fedpaq.atomic_file import StrPath
+from fedpaq.clients import Executor, choose_executor, draw_participants, local_work
 from fedpaq.config import FedPAQConfig, require_same_shape
 from fedpaq.cost_model import CostModel
+from fedpaq.devices import require_device
 from fedpaq.history import History, Record
 from fedpaq.meter import Callback, Meter
 from fedpaq.problems import Problem
 from fedpaq.quantizers import Identity, Quantizer
-from fedpaq.randomness import Key, sample_without_replacement
 from fedpaq.saved_run import Checkpoint, saved_run
-from fedpaq.uplink import Uplink
+from fedpaq.uplink import choose_uplink
 
 Float32 = npt.NDArray[np.float32]
 
@@ -46,6 +46,7 @@ def train(
     callback: Callable[[Record, Float32], None] | None = None,
     aggregation: Aggregation | None = None,
     checkpoint: StrPath | Checkpoint | None = None,
+    device: str = "cpu",
 ) -> History:
     """Run FedPAQ and return its history: ``sweep`` of one run.
 
@@ -62,6 +63,7 @@ def train(
         callback=None if callback is None else lambda _, record, params: callback(record, params),
         aggregation=aggregation,
         checkpoint=checkpoint,
+        device=device,
     )
     return history.raise_if_diverged()
 
@@ -77,6 +79,7 @@ def sweep(
     callback: Callback | None = None,
     aggregation: Aggregation | None = None,
     checkpoint: StrPath | Checkpoint | None = None,
+    device: str = "cpu",
 ) -> list[History]:
     """Run all ``configs`` as one batch and return a history each, as separate ``train`` calls would.
 
@@ -84,13 +87,17 @@ def sweep(
     none (FedAvg), ``aggregation`` to the paper's mean. ``evaluate_every`` thins the evaluation of the
     training loss: 0 evaluates after the last round only. ``callback(run, record, params)`` is called for
     each run before the first round and after every round. A diverged run ends early and says so. With a
-    ``checkpoint`` the state is saved after every round, and the same call continues from it.
+    ``checkpoint`` the state is saved after every round, and the same call continues from it. With
+    ``device="cuda"`` data and updates stay on the GPU, and payload sizes are estimated, not encoded.
     """
     shape = require_same_shape(configs)
     shape.check_against(problem.num_clients)
     quantizer, cost_model = quantizer or Identity(), cost_model or CostModel.from_ratio(100)
-    chosen, uplink, server = choose_executor(executor, problem), Uplink(quantizer), aggregation or Mean()
-    meter = Meter(problem, configs, quantizer, cost_model, chosen.name, evaluate_every, callback, server)
+    problem, server = problem.to(require_device(device)), aggregation or Mean()
+    chosen = choose_executor(executor, problem, shape.clients_per_round)
+    uplink = choose_uplink(quantizer, server, problem)
+    names = chosen.name, uplink.payload_sizes
+    meter = Meter(problem, configs, quantizer, cost_model, *names, evaluate_every, callback, server)
 
     params = np.tile(problem.initial_params, (len(configs), 1))  # x_0 of each run: (runs, p)
     with saved_run(checkpoint, meter, params) as saved:
@@ -98,22 +105,11 @@ def sweep(
             runs = meter.running()
             active = [configs[run] for run in runs]
             participants = draw_participants(problem, active, k)  # line 2: (runs, r)
-            arrived, payload_bytes = server.start(len(runs), problem.dimension), np.zeros(len(runs), np.int64)
-            for work in local_work(problem, active, k, params[runs], participants):
+            inbox = uplink.open(len(runs), problem.dimension)
+            for work in local_work(problem, active, k, params[runs], participants, share=uplink.share):
                 updates = chosen.local_updates(problem, work)  # lines 3-9: (jobs, p)
-                sizes = uplink.send(updates, work, arrived)  # line 10
-                np.add.at(payload_bytes, work.run_of, sizes)
-            params[runs] = params[runs] + arrived.mean()  # line 11
+                inbox.send(updates, work)  # line 10
+            mean, payload_bytes = inbox.close()
+            params[runs] = params[runs] + mean  # line 11
             meter.round_done(k, runs, params[runs], participants, payload_bytes)
     return meter.histories(params)
-
-
-def draw_participants(problem: Problem, configs: Sequence[FedPAQConfig], round: int) -> npt.NDArray[np.int64]:
-    """Return S_k of each run, ascending: (runs, r)."""
-    draws = [
-        sample_without_replacement(
-            Key(seed=config.seed, round=round), problem.num_clients, config.clients_per_round
-        )
-        for config in configs
-    ]
-    return np.stack(draws)

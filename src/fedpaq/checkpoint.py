@@ -12,21 +12,21 @@ been held against the length of the file.
 
 from __future__ import annotations
 
-import contextlib
-import glob
 import hashlib
 import json
 import math
 import os
 import struct
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fedpaq.atomic_file import StrPath, sync_folder, write_beside
+from fedpaq.atomic_file import atomic_write as atomic_write
 from fedpaq.errors import CheckpointError
 
 MAGIC = b"FEDPAQCK"
@@ -39,7 +39,6 @@ MAX_BYTES = 2**34
 DTYPES = ("<f4", "<f8", "<i4", "<i8", "<u4", "<u8", "|i1", "|u1", "|b1")
 
 Arrays = dict[str, npt.NDArray[Any]]
-StrPath = str | os.PathLike[str]
 
 
 def save(path: StrPath, header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -54,15 +53,17 @@ def save(path: StrPath, header: Mapping[str, Any], arrays: Mapping[str, npt.NDAr
     digest = hashlib.sha256()
     for chunk in chunks:
         digest.update(chunk)
+    if target.exists():
+        _require_own(target)
     try:
-        partial = _write_beside(target, [*chunks, digest.digest()])
+        partial = write_beside(target, [*chunks, digest.digest()])
         try:
             if target.exists():
                 target.replace(previous(target))
             partial.replace(target)
         finally:
             partial.unlink(missing_ok=True)
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
     except OSError as error:
         raise CheckpointError(
             f"checkpoint={str(path)!r} cannot be written ({error.strerror or error}); what was saved before "
@@ -83,7 +84,10 @@ def load(path: StrPath, *, max_bytes: int = MAX_BYTES) -> tuple[dict[str, Any], 
     except CheckpointError as error:
         if not previous(target).exists():
             raise
-        found = read(previous(target), max_bytes=max_bytes)
+        try:
+            found = read(previous(target), max_bytes=max_bytes)
+        except CheckpointError:
+            raise error from None
         if target.exists():
             target.replace(target.with_name(f"{target.name}.refused"))
             warnings.warn(f"{error}; using {previous(target).name} instead", stacklevel=2)
@@ -116,56 +120,13 @@ def previous(path: StrPath) -> Path:
     return Path(path).with_name(f"{Path(path).name}.previous")
 
 
-def atomic_write(path: StrPath, data: bytes) -> None:
-    """Write a file in one step: a reader, or a crash, sees the old file or the whole new one.
-
-    Devices and pipes (``/dev/stdout``) are written to as they are.
-    """
-    target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file():
-        target.write_bytes(data)
-        return
-    partial = _write_beside(target, [data])
-    try:
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
-    _sync_folder(target.parent)
-
-
-def remove_partials(path: StrPath) -> None:
-    """Remove what a killed writer of ``path`` left behind; call it only while holding the lock."""
-    target = Path(os.path.realpath(path))
-    for partial in target.parent.glob(f".{glob.escape(target.name)}.*.part"):
-        partial.unlink(missing_ok=True)
-
-
-def _write_beside(target: Path, chunks: Iterable[Any]) -> Path:
-    """Write and fsync a new file next to ``target``; on failure it is removed again."""
-    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
-    partial.unlink(missing_ok=True)
-    try:
-        # O_EXCL: never write through a link someone else has put there.
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        with open(descriptor, "wb") as stream:
-            for chunk in chunks:
-                stream.write(chunk)
-            stream.flush()
-            os.fsync(stream.fileno())
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    return partial
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename survive a power cut; systems that cannot sync a folder do without."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def _require_own(target: Path) -> None:
+    """Raise CheckpointError if ``target`` is a file of something else, which a save would replace."""
+    if not target.is_file():
+        raise _refused(target, "is not a regular file")
+    with target.open("rb") as stream:
+        if stream.read(len(MAGIC)) != MAGIC:
+            raise _refused(target, "is not a fedpaq checkpoint, so it is not replaced; choose another file")
 
 
 def _little_endian(name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -226,13 +187,20 @@ Spec = tuple[str, str, tuple[int, ...]]
 
 def _header(path: StrPath, text: bytes) -> tuple[dict[str, Any], list[Spec]]:
     try:
-        values = json.loads(text)
+        values = json.loads(text, parse_constant=_no_constant)
         header, described = values["header"], values["arrays"]
         if not isinstance(header, dict) or len(described) > MAX_ARRAYS:
             raise ValueError("header and arrays have the wrong form")
-        return header, [_spec(*one) for one in described]
+        specs = [_spec(*one) for one in described]
+        if len({name for name, _, _ in specs}) < len(specs):
+            raise ValueError("two arrays of one name")
+        return header, specs
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise _refused(path, f"has an unreadable header ({type(error).__name__}: {error})") from error
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not allowed")
 
 
 def _spec(name: Any, dtype: Any, shape: Any) -> Spec:

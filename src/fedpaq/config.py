@@ -6,9 +6,10 @@ T = ``total_steps`` local steps are split into K = T / tau rounds of tau = ``loc
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, SupportsIndex
 
 from fedpaq.errors import ConfigError
 
@@ -17,9 +18,12 @@ StepSize = float | Callable[[int], float]
 
 def require_int(name: str, value: object, low: int, high: int | None = None) -> None:
     """Raise ConfigError unless ``value`` is an integer in [low, high]."""
+    if type(value) is int and value >= low and (high is None or value <= high):
+        return  # the usual case, before any text is made: keys check three integers per message
     allowed = f"{low}..{high}" if high is not None else f"an integer >= {low}"
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         raise ConfigError(f"{name}={value!r} is not an integer; choose {allowed}")
+    value = operator.index(value)
     if value < low or (high is not None and value > high):
         raise ConfigError(f"{name}={value} is out of range; choose {allowed}")
 

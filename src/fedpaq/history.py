@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedpaq.checkpoint import atomic_write
+from fedpaq.atomic_file import atomic_write
 from fedpaq.errors import ConfigError, DivergedError
 
 FORMAT = "fedpaq-history-1"
@@ -73,6 +73,7 @@ class History:
     params: npt.NDArray[np.float32]  # (p,)
     diverged: str | None = None  # why the run ended early, if it did
     aggregation: str = "mean"
+    payload_sizes: str = "encoded"  # or "estimated", on a GPU
 
     @property
     def final(self) -> Record:
@@ -104,6 +105,7 @@ class History:
             "cost_model": dict(self.cost_model),
             "executor": self.executor,
             "aggregation": self.aggregation,
+            "payload_sizes": self.payload_sizes,
             "diverged": self.diverged,
             "records": [asdict(record) for record in self.records],
             "params": base64.b64encode(self.params.astype("<f4").tobytes()).decode("ascii"),
@@ -121,6 +123,7 @@ class History:
             history = cls(
                 **{key: values[key] for key in _TEXTS + _MAPPINGS + _COUNTS + ("diverged",)},
                 aggregation=values.get("aggregation", "mean"),
+                payload_sizes=values.get("payload_sizes", "encoded"),
                 records=[Record(**record) for record in values["records"]],
                 params=params.astype(np.float32),
             )
@@ -141,8 +144,7 @@ class History:
                 f"dimension={self.dimension}, {self.params.size} params, {len(self.records)} records"
             )
         for record in self.records:
-            for field, kind in _RECORD_TYPES.items():
-                _require_type(field, getattr(record, field), kind)
+            _require_types(record)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the JSON in one step: a reader sees the old file or the whole new one."""
@@ -185,7 +187,14 @@ def _record(round: int, local_steps: int, row: tuple[Any, ...]) -> Record:
     values: dict[str, Any] = {
         name: None if value != value else value for name, value in zip(_COLUMNS, row, strict=True)
     }
-    return Record(round=round, steps=round * local_steps, **values)
+    record = Record(round=round, steps=round * local_steps, **values)
+    _require_types(record)
+    return record
+
+
+def _require_types(record: Record) -> None:
+    for field, kind in _RECORD_TYPES.items():
+        _require_type(field, getattr(record, field), kind)
 
 
 def _or_nan(value: float | None) -> float:

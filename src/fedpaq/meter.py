@@ -33,6 +33,7 @@ class Meter:
         quantizer: Quantizer,
         cost_model: CostModel,
         executor: str,
+        payload_sizes: str,
         evaluate_every: int,
         callback: Callback | None = None,
         aggregation: Aggregation | None = None,
@@ -41,7 +42,7 @@ class Meter:
         self._problem, self._configs, self._quantizer = problem, configs, quantizer
         self._cost_model, self._executor = cost_model, executor
         self._evaluate_every, self._callback = evaluate_every, callback
-        self._aggregation = aggregation or Mean()
+        self._aggregation, self._payload_sizes = aggregation or Mean(), payload_sizes
         self._records: list[list[Record]] = [[] for _ in configs]
         self._diverged: dict[int, str] = {}
 
@@ -110,6 +111,7 @@ class Meter:
                 params=params[run].copy(),
                 diverged=self._diverged.get(run),
                 aggregation=self._aggregation.name,
+                payload_sizes=self._payload_sizes,
             )
             for run, config in enumerate(self._configs)
         ]
@@ -129,6 +131,7 @@ class Meter:
             aggregation=self._aggregation,
             executor=self._executor,
             evaluate_every=self._evaluate_every,
+            payload_sizes=self._payload_sizes,
         )
 
     def state(self) -> tuple[dict[str, str], dict[str, npt.NDArray[Any]]]:
@@ -162,9 +165,11 @@ class Meter:
     def _bits(self, payload_bytes: int) -> int:
         if self._cost_model.accounting == "payload":
             return 8 * payload_bytes
-        levels = getattr(self._quantizer, "levels", None)
-        each = codec.message_bits(self._problem.dimension, levels, accounting=self._cost_model.accounting)
-        return self._configs[0].clients_per_round * math.ceil(each)
+        levels, bucket_size = (getattr(self._quantizer, name, None) for name in ("levels", "bucket_size"))
+        each = codec.message_bits(
+            self._problem.dimension, levels, self._cost_model.accounting, bucket_size=bucket_size
+        )
+        return self._configs[0].clients_per_round * each
 
     def _computing(self, config: FedPAQConfig, round: int, participants: Int64) -> float:
         per_step = (

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -163,8 +162,7 @@ def first_uniforms(
     if kernels is not None:
         kernels.first_words(int(purpose), seeds, round, clients, first)
     else:
-        for job, (seed, client) in enumerate(zip(seeds, clients, strict=True)):
-            first[job] = words_numpy(purpose, Key(seed=int(seed), round=round, client=int(client)), 0, 1)[0]
+        first[:] = _blocks(purpose, seeds, round, clients, 1)[:, 0, 0]
     return (first.astype(np.float64) + 0.5) * 2.0**-32
 
 
@@ -185,10 +183,21 @@ def minibatches(
         positions = np.empty((len(clients), count), np.int64)
         kernels.minibatches(seeds, round, clients, sizes, positions)
         return positions
-    rows: list[Any] = [
-        words_numpy(Purpose.MINIBATCH, Key(seed=int(seed), round=round, client=int(client)), 0, count)
-        for seed, client in zip(seeds, clients, strict=True)
-    ]
-    return (np.array(rows, dtype=np.uint64) * sizes.astype(np.uint64)[:, None] >> np.uint64(32)).astype(
-        np.int64
-    )
+    groups = -(-count // GROUP)
+    blocks = _blocks(Purpose.MINIBATCH, seeds, round, clients, groups * LANES)  # (jobs, blocks, 4)
+    by_word = blocks.reshape(len(clients), groups, LANES, 4).swapaxes(2, 3)
+    draws = by_word.reshape(len(clients), -1)[:, :count].astype(np.uint64)
+    return (draws * sizes.astype(np.uint64)[:, None] >> np.uint64(32)).astype(np.int64)
+
+
+def _blocks(
+    purpose: Purpose, seeds: npt.NDArray[np.uint64], round: int, clients: npt.NDArray[np.int64], count: int
+) -> UInt32:
+    """Return the first ``count`` (up to 2^32) blocks of each job's stream: (jobs, count, 4)."""
+    counter = np.empty((len(clients), count, 4), np.uint32)
+    counter[..., 0] = np.arange(count)
+    counter[..., 1] = round
+    counter[..., 2] = clients[:, None]
+    counter[..., 3] = int(purpose) << 24
+    key = np.stack([seeds & np.uint64(0xFFFFFFFF), seeds >> np.uint64(32)], axis=-1).astype(np.uint32)
+    return philox(counter, key[:, None, :])

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedpaq.checkpoint import StrPath, remove_partials
+from fedpaq.atomic_file import StrPath, remove_partials
 from fedpaq.errors import CheckpointError
 
 try:

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpaq import checkpoint as files
-from fedpaq.checkpoint import Arrays, StrPath
+from fedpaq.atomic_file import StrPath
+from fedpaq.checkpoint import Arrays
 from fedpaq.config import require_int
 from fedpaq.errors import CheckpointError
 from fedpaq.meter import Meter
@@ -84,7 +85,8 @@ class SavedRun:
         path = str(checkpoint.path)
         if not checkpoint.resume:
             raise CheckpointError(
-                f"checkpoint={path!r} exists; resume to continue its run, or choose another file"
+                f"checkpoint={path!r} exists; pass --resume (resume=True) to continue its run, "
+                "or choose another file"
             )
         header, arrays = files.load(path, max_bytes=2 * self._params.nbytes + MARGIN_BYTES * len(self._params))
         if header.get("kind") != KIND:
@@ -97,7 +99,7 @@ class SavedRun:
             )
         try:
             self._restore(header, arrays)
-        except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CheckpointError(f"checkpoint={path!r} holds an impossible state ({error})") from error
 
     def _restore(self, header: dict[str, Any], arrays: Arrays) -> None:
@@ -106,6 +108,8 @@ class SavedRun:
             raise ValueError(f"params {params.shape} {params.dtype}")
         require_int("rounds_done", header["rounds_done"], 0, self._meter.num_rounds)
         self._meter.restore(header["rounds_done"], header["diverged"], arrays)
+        if not np.isfinite(params[self._meter.running()]).all():
+            raise ValueError("params are not finite")
         self._params[:] = params
         self.rounds_done = header["rounds_done"]
 
@@ -128,11 +132,16 @@ def saved_run(checkpoint: StrPath | Checkpoint | None, meter: Meter, params: Flo
         yield run
 
 
-def differing(saved: Any, here: Any, name: str = "run") -> list[str]:
-    """Return ``name=there, but here=...`` for each leaf in which two JSON values differ."""
+def differing(saved: Any, here: Any, name: str = "") -> list[str]:
+    """Return a line for each leaf in which two JSON values differ.
+
+    >>> differing({"quantizer": {"levels": 1}}, {"quantizer": {"levels": 2}})
+    ['quantizer.levels=1 there but 2 here']
+    """
     if isinstance(saved, dict) and isinstance(here, dict):
         keys = [*here, *(key for key in saved if key not in here)]
-        return [line for key in keys for line in differing(saved.get(key), here.get(key), str(key))]
+        front = f"{name}." if name else ""
+        return [line for key in keys for line in differing(saved.get(key), here.get(key), f"{front}{key}")]
     if isinstance(saved, list) and isinstance(here, list) and len(saved) == len(here):
         pairs = enumerate(zip(saved, here, strict=True))
         return [line for at, (a, b) in pairs for line in differing(a, b, f"{name}[{at}]")]

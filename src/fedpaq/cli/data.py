@@ -1,20 +1,21 @@
-"""``fedpaq data``: which datasets there are, where they are found, fetching and checking them."""
+"""``fedpaq data``: which datasets there are, where they are found, fetching and checking them.
+
+``fedpaq.problems`` is imported inside the commands: it brings torch, which ``--help`` can do without.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from fedpaq.errors import DatasetError
-from fedpaq.problems.catalogue import DATASETS, DatasetSpec, spec
-from fedpaq.problems.datasets import Source, cache_is_intact, locate, read, require_folder
-from fedpaq.problems.download import default_cache, download, is_intact
-from fedpaq.problems.named import PROBLEMS
+
+if TYPE_CHECKING:
+    from fedpaq.problems.catalogue import DatasetSpec
+    from fedpaq.problems.datasets import Source
 
 app = typer.Typer(
     help="Find, fetch and check the datasets of the named problems. mnist-logistic needs none of them: "
@@ -32,6 +33,10 @@ Names = Annotated[list[str] | None, typer.Argument(metavar="DATASET", help="Defa
 @app.command("list")
 def list_datasets(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List datasets and where they are, and the problems that use them."""
+    from fedpaq.problems.catalogue import DATASETS
+    from fedpaq.problems.datasets import require_folder
+    from fedpaq.problems.named import PROBLEMS
+
     if data_dir is not None:
         require_folder(data_dir)
     datasets = [_found(dataset, data_dir) for dataset in DATASETS.values()]
@@ -66,6 +71,9 @@ def get(
     They go to the folder --data-dir or FEDPAQ_DATA names, else to the cache. What is there and
     intact is not fetched again.
     """
+    from fedpaq.problems.catalogue import spec
+    from fedpaq.problems.download import default_cache, download
+
     rows = []
     for dataset in [spec(name) for name in names]:
         folder = download(dataset, (data_dir or default_cache()) / dataset.name)
@@ -82,9 +90,12 @@ def check(names: Names = None, data_dir: DataDir = None, as_json: AsJson = False
 
     Exits with 1 if one is damaged, or was named but not found.
     """
+    from fedpaq.problems.catalogue import DATASETS, spec
+    from fedpaq.problems.datasets import require_folder
+
     if data_dir is not None:
         require_folder(data_dir)
-    rows = [_checked(spec(name), data_dir) for name in names or DATASETS]
+    rows = [_checked(dataset, data_dir) for dataset in [spec(name) for name in names or DATASETS]]
     bad = [row for row in rows if row["status"] == "damaged" or (names and row["status"] == "not found")]
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
@@ -104,6 +115,9 @@ def check(names: Names = None, data_dir: DataDir = None, as_json: AsJson = False
 
 
 def _found(dataset: DatasetSpec, data_dir: Path | None) -> dict[str, Any]:
+    from fedpaq.problems.datasets import locate
+    from fedpaq.problems.download import default_cache
+
     try:
         place = _place(locate(dataset, data_dir=data_dir, cache_dir=default_cache()))
     except DatasetError:  # some files are missing; `check` says which
@@ -120,6 +134,9 @@ def _found(dataset: DatasetSpec, data_dir: Path | None) -> dict[str, Any]:
 
 
 def _checked(dataset: DatasetSpec, data_dir: Path | None) -> dict[str, Any]:
+    from fedpaq.problems.datasets import cache_is_intact, locate, read
+    from fedpaq.problems.download import default_cache
+
     row: dict[str, Any] = {"name": dataset.name, "status": "not found", **_place(None)}
     row |= {"train": None, "test": None, "checksum": None, "error": None}
     try:
@@ -137,6 +154,8 @@ def _checked(dataset: DatasetSpec, data_dir: Path | None) -> dict[str, Any]:
 
 def _checksum(dataset: DatasetSpec, source: Source) -> str | None:
     """Say whether the files are those published, byte for byte; None where that cannot be known."""
+    from fedpaq.problems.download import is_intact
+
     folder = source.path if source.path.is_dir() else source.path.parent
     if source.format == "npz" or not all((folder / file.name).is_file() for file in dataset.files):
         return None
@@ -156,11 +175,16 @@ def _where(row: dict[str, Any]) -> str:
 
 
 def _print_folders(data_dir: Path | None) -> None:
+    from fedpaq.problems.download import default_cache
+
     typer.echo(f"data folder: {data_dir or 'none (name one with --data-dir or FEDPAQ_DATA)'}")
     typer.echo(f"cache: {default_cache()}\n")
 
 
 def _print_table(columns: list[str], rows: list[list[Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for column in table.columns:
         column.overflow = "fold"

@@ -10,11 +10,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedpaq.cli.interrupts import orderly_end
 from fedpaq.cli.progress import progress_bar
 from fedpaq.cli.units import format_bytes, format_seconds, parse_bandwidth
+from fedpaq.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedpaq.history import History
+    from fedpaq.saved_run import Checkpoint
 
 
 def run(
@@ -59,6 +62,14 @@ def run(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the history as JSON here.")
     ] = None,
+    aggregation: Annotated[
+        str, typer.Option(help="mean, clipped or trimmed: the last two bound liars.")
+    ] = "mean",
+    checkpoint: Annotated[Path | None, typer.Option(help="Save the state here after every round.")] = None,
+    checkpoint_every: Annotated[int, typer.Option(help="Rounds between two saves.")] = 1,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue from --checkpoint if it is there.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Train with FedPAQ and show what it cost.
@@ -72,6 +83,7 @@ def run(
     Example: fedpaq run mnist-logistic --local-steps 10 --levels 1 --ratio 100
     """
     from fedpaq import CostModel, FedPAQConfig, Identity, LowPrecision, problems
+    from fedpaq.aggregation import find_aggregation
 
     cost_model = (
         CostModel.from_ratio(ratio, accounting=accounting)
@@ -96,8 +108,18 @@ def run(
     methods: dict[str, Any] = {"FedPAQ" if levels else "FedAvg": quantizer}
     if compare and levels:
         methods["FedAvg"] = Identity()
-    options = {"cost_model": cost_model, "executor": executor, "evaluate_every": evaluate_every}
-    histories = {name: _train(name, task, config, method, options, json) for name, method in methods.items()}
+    options = {
+        "cost_model": cost_model,
+        "executor": executor,
+        "evaluate_every": evaluate_every,
+        "aggregation": find_aggregation(aggregation),
+    }
+    files = {name: _checkpoint(name, checkpoint, checkpoint_every, resume, levels) for name in methods}
+    with orderly_end("" if checkpoint is None else "continue with the same command and --resume"):
+        histories = {
+            name: _train(name, task, config, method, {**options, "checkpoint": files[name]}, json)
+            for name, method in methods.items()
+        }
     first = next(iter(histories.values()))
     if output is not None:
         first.save(output)
@@ -107,6 +129,18 @@ def run(
         )
     else:
         _print(histories, unit="gradient times" if bandwidth is None else "")
+
+
+def _checkpoint(name: str, path: Path | None, every: int, resume: bool, levels: int) -> Checkpoint | None:
+    """Return where the method of this name saves; the FedAvg it is compared with has a file of its own."""
+    from fedpaq.saved_run import Checkpoint
+
+    if path is None:
+        if resume:
+            raise ConfigError("resume=True needs to know from where; add --checkpoint FILE")
+        return None
+    own = path.with_name(f"{path.name}.fedavg") if levels and name == "FedAvg" else path
+    return Checkpoint(own, every=every, resume=resume)
 
 
 def _train(name: str, task: Any, config: Any, quantizer: Any, options: dict[str, Any], quiet: bool) -> History:

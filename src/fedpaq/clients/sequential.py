@@ -20,7 +20,7 @@ class Sequential:
 
     def local_updates(self, problem: Problem, work: LocalWork) -> Tensor:
         """Return x_{k,tau}^(i) - x_k for every job: (jobs, p)."""
-        start = torch.as_tensor(work.params)  # (runs, p)
+        start = torch.as_tensor(work.params, device=problem.inputs.device)  # (runs, p)
         updates = torch.empty(len(work), problem.dimension, device=start.device)
         for job in range(len(work)):
             received = start[work.run_of[job]]
@@ -45,7 +45,8 @@ class private_randomness:
     """Seed torch's generator for one job of a module with dropout, and put it back afterwards."""
 
     def __init__(self, problem: Problem, work: LocalWork, job: int) -> None:
-        self._fork = torch.random.fork_rng(devices=[]) if problem.draws_at_random else None
+        gpus = [problem.inputs.device] if problem.inputs.device.type == "cuda" else []
+        self._fork = torch.random.fork_rng(devices=gpus) if problem.draws_at_random else None
         self._key = Key(seed=int(work.seeds[job]), round=work.round, client=int(work.clients[job]))
 
     def __enter__(self) -> None:

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from fedpaq.clients.graphs import Graphs
 from fedpaq.clients.work import LocalWork
 from fedpaq.problems import Problem
 
-MEMORY_BUDGET = 512 * 2**20  # bytes
+MEMORY_BUDGET = {"cpu": 2**29, "cuda": 2**35}  # bytes
 COPIES = 6  # of each client's params alive at once: start, params, gradient, update, two temporaries
 
 
 @dataclass(frozen=True)
 class Vectorised:
-    """Chunks clients to ``memory_budget`` bytes, or to ``chunk_size`` clients when given."""
+    """Chunks clients to ``memory_budget`` bytes, or to ``chunk_size`` clients when given.
+
+    On a GPU, small chunks replay a CUDA graph.
+    """
 
     chunk_size: int | None = None
-    memory_budget: int = MEMORY_BUDGET
+    memory_budget: int | None = None  # default: by device
     name: str = "vectorised"
+    graphs: Graphs = field(default_factory=Graphs, repr=False, compare=False)
 
     def local_updates(self, problem: Problem, work: LocalWork) -> Tensor:
         """Return x_{k,tau}^(i) - x_k for every job: (jobs, p)."""
-        start = torch.as_tensor(work.params)  # (runs, p)
-        updates = torch.empty(len(work), problem.dimension, device=start.device)
-        for jobs, part in work.chunks(self._jobs_per_chunk(problem, work)):
-            updates[jobs] = self._descend(problem, part, start)
+        device, chunk = problem.inputs.device, self._jobs_per_chunk(problem, work)
+        step = partial(descend, problem)
+        if chunk >= len(work):
+            return self.graphs.run(problem, step, *work.tensors(device))
+        updates = torch.empty(len(work), problem.dimension, device=device)
+        for jobs, part in work.chunks(chunk):
+            updates[jobs] = self.graphs.run(problem, step, *part.tensors(device))
         return updates
 
     def _jobs_per_chunk(self, problem: Problem, work: LocalWork) -> int:
@@ -35,19 +44,19 @@ class Vectorised:
             return self.chunk_size
         sample_bytes = problem.inputs[0].numel() * 4 * work.samples.shape[2]
         per_job = COPIES * 4 * problem.dimension + 3 * sample_bytes
-        return max(1, int(self.memory_budget // per_job))
+        budget = self.memory_budget or MEMORY_BUDGET[problem.inputs.device.type]
+        return max(1, int(budget // per_job))
 
-    @staticmethod
-    def _descend(problem: Problem, work: LocalWork, start: Tensor) -> Tensor:
-        gradients = torch.func.vmap(problem.gradient)
-        run_of = torch.from_numpy(work.run_of).to(start.device)
-        step_sizes = torch.from_numpy(work.step_sizes).to(start.device)[run_of][:, None]  # (c, 1)
-        received = start[run_of]  # (c, p)
-        params = received.clone()
-        for step in range(work.samples.shape[1]):
-            inputs, targets = problem.batch(work.samples[:, step])  # (c, B, ...)
-            params = params - step_sizes * gradients(params, inputs, targets)
-        return params - received
+
+def descend(problem: Problem, received: Tensor, run_of: Tensor, step_sizes: Tensor, samples: Tensor) -> Tensor:
+    """Return the updates (jobs, p) of jobs that start from received[run_of] and see samples (jobs, tau, B)."""
+    gradients = torch.func.vmap(problem.gradient)
+    rates, start = step_sizes[run_of][:, None], received[run_of]  # (jobs, 1), (jobs, p)
+    params = start
+    for step in range(samples.shape[1]):
+        inputs, targets = problem.batch(samples[:, step])  # (jobs, B, ...)
+        params = params - rates * gradients(params, inputs, targets)
+    return params - start
 
 
 def reason_not_vectorisable(problem: Problem) -> str | None:

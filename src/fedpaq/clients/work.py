@@ -7,20 +7,32 @@ same samples.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
+from fedpaq import cuda
 from fedpaq.config import FedPAQConfig
+from fedpaq.devices import BUDGET, on_device
 from fedpaq.problems import Partition, Problem
-from fedpaq.randomness import Key, minibatches
+from fedpaq.randomness import Key, minibatches, sample_without_replacement
 
 Int64 = npt.NDArray[np.int64]
-MEMORY_BUDGET = 2**30  # bytes for the updates and messages alive at once
+MEMORY_BUDGET = 2**27  # bytes of the host for the updates and messages alive at once; more costs page faults
 BYTES_A_COORDINATE = 6  # float32 update, int8 or int16 level
+
+
+Share = Callable[[int], slice]  # of a number of jobs, which are done here
+
+
+def whole(jobs: int) -> slice:
+    """Do all jobs here."""
+    return slice(0, jobs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +44,7 @@ class LocalWork:
     clients: Int64  # (jobs,)
     seeds: npt.NDArray[np.uint64]  # (jobs,)
     step_sizes: npt.NDArray[np.float32]  # (runs,)
-    samples: Int64  # (jobs, tau, B) sample numbers
+    samples: Any  # (jobs, tau, B) sample numbers: int64 array, or tensor where the data is on a GPU
     round: int
 
     def __len__(self) -> int:
@@ -44,6 +56,13 @@ class LocalWork:
             Key(seed=seed, round=self.round, client=client)
             for seed, client in zip(self.seeds.tolist(), self.clients.tolist(), strict=True)
         ]
+
+    def tensors(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return params, run_of, step_sizes and samples on ``device``: what local steps are a function of."""
+        params, run_of, step_sizes, samples = (
+            on_device(values, device) for values in (self.params, self.run_of, self.step_sizes, self.samples)
+        )
+        return params, run_of, step_sizes, samples
 
     def part(self, jobs: Any) -> LocalWork:
         """Return the work of some jobs only."""
@@ -62,6 +81,13 @@ class LocalWork:
         for start in range(0, len(self), size):
             jobs = slice(start, min(start + size, len(self)))
             yield jobs, self.part(jobs)
+
+
+def draw_participants(problem: Problem, configs: Sequence[FedPAQConfig], round: int) -> Int64:
+    """Return S_k of each run, ascending: (runs, r)."""
+    keys = [Key(seed=config.seed, round=round) for config in configs]
+    r = configs[0].clients_per_round
+    return np.stack([sample_without_replacement(key, problem.num_clients, r) for key in keys])
 
 
 def draw_samples(
@@ -85,28 +111,51 @@ def local_work(
     round: int,
     params: Any,
     participants: Int64,
-    memory_budget: int = MEMORY_BUDGET,
+    memory_budget: int | None = None,
+    share: Share = whole,
 ) -> Iterator[LocalWork]:
-    """Yield the round's work of all runs, run after run in client order.
+    """Yield the round's work of all runs, run after run in client order, or a ``share`` of the jobs.
 
-    It comes in parts whose updates fit ``memory_budget`` bytes. ``participants`` is (runs, r).
-    With full batches a part holds clients of one size only.
+    It comes in parts that fit ``memory_budget`` bytes (default: by device). ``participants`` is
+    (runs, r). With full batches a part holds clients of one size only.
     """
     runs, per_round = participants.shape
-    run_of, clients = np.repeat(np.arange(runs), per_round), participants.ravel()
+    mine = share(participants.size)
+    run_of, clients = np.repeat(np.arange(runs), per_round)[mine], participants.ravel()[mine]
     seeds = np.array([config.seed for config in configs], np.uint64)[run_of]
     step_sizes = np.array([config.step_size_at(round) for config in configs], np.float32)
     shape = configs[0]
-    jobs_at_once = max(1, memory_budget // (BYTES_A_COORDINATE * problem.dimension))
-    for jobs in _parts(problem.partition, clients, shape.batch_size, jobs_at_once):
-        samples = (
-            draw_samples(
-                problem.partition, seeds[jobs], round, clients[jobs], shape.local_steps, shape.batch_size
-            )
-            if shape.batch_size is not None
-            else whole_clients(problem.partition, clients[jobs], shape.local_steps)
-        )
+    for jobs in _parts(
+        problem.partition, clients, shape.batch_size, _jobs_at_once(problem, shape, memory_budget)
+    ):
+        samples = samples_of(problem, shape, seeds[jobs], round, clients[jobs])
         yield LocalWork(params, run_of[jobs], clients[jobs], seeds[jobs], step_sizes, samples, round)
+
+
+def samples_of(
+    problem: Problem, shape: FedPAQConfig, seeds: npt.NDArray[np.uint64], round: int, clients: Int64
+) -> Any:
+    """Return the sample numbers of each job's local steps where the data is: (jobs, tau, B)."""
+    device, partition = problem.inputs.device, problem.partition
+    if shape.batch_size is None:
+        rows = whole_clients(partition, clients, shape.local_steps)
+        return rows if device.type == "cpu" else on_device(rows, device)
+    if device.type == "cpu":
+        return draw_samples(partition, seeds, round, clients, shape.local_steps, shape.batch_size)
+    count = shape.local_steps * shape.batch_size
+    samples = torch.empty(len(clients), count, dtype=torch.int64, device=device)
+    cuda.load("philox").draw_samples(
+        *partition.on(device), on_device(seeds, device), round, on_device(clients, device), samples
+    )
+    return samples.view(len(clients), shape.local_steps, shape.batch_size)
+
+
+def _jobs_at_once(problem: Problem, shape: FedPAQConfig, memory_budget: int | None) -> int:
+    if problem.inputs.device.type == "cpu":
+        return max(1, (memory_budget or MEMORY_BUDGET) // (BYTES_A_COORDINATE * problem.dimension))
+    batch = shape.batch_size or int(problem.partition.sizes().max())
+    gathered = 4 * 2 * batch * problem.inputs[0].numel()  # a step's minibatch, and room for activations
+    return max(1, (memory_budget or BUDGET) // (BYTES_A_COORDINATE * problem.dimension + gathered))
 
 
 def whole_clients(partition: Partition, clients: Int64, local_steps: int) -> Int64:

@@ -10,8 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpaq import compiled
-from fedpaq.codec import gap_code
-from fedpaq.codec.frame import GAP, RAW, Header, pack_header, pack_varint, read_header, read_varint, seal
+from fedpaq.codec import block_code, gap_code
+from fedpaq.codec.frame import (
+    BLOCK,
+    GAP,
+    RAW,
+    Header,
+    pack_header,
+    pack_varint,
+    read_header,
+    read_varint,
+    seal,
+)
 from fedpaq.config import require_int
 from fedpaq.errors import ConfigError, WireFormatError
 from fedpaq.quantizers.message import (
@@ -25,6 +35,10 @@ from fedpaq.quantizers.message import (
     num_buckets,
 )
 
+# The gap code is never longer to speak of, but above this many non-zeros, one coordinate in eight or denser,
+# the block code is ten times faster.
+BLOCK_NONZEROS = 2**18
+BLOCK_SPARSITY = 8
 TRUSTED_DIMENSION = 2**28  # the most coordinates a payload may announce to a caller who expects none
 
 
@@ -61,9 +75,12 @@ def decode(payload: Any, *, dimension: int | None = None) -> Message:
     header = _expected_header(payload, dimension)
     if header.code == RAW:
         return RawMessage(_raw_values(header))
-    positions, values = _nonzeros(header)
-    signed = np.zeros(header.dimension, level_dtype(header.levels))
-    signed[positions] = values
+    if header.code == BLOCK:
+        signed = block_code.decode(header.body, header.dimension, header.levels)
+    else:
+        positions, values = _nonzeros(header)
+        signed = np.zeros(header.dimension, level_dtype(header.levels))
+        signed[positions] = values
     return QuantizedMessage(signed, header.norms, header.levels, header.bucket_size)
 
 
@@ -78,8 +95,8 @@ def accumulate(payload: Any, total: Float64, weight: float = 1.0) -> None:
     if not math.isfinite(weight):
         raise ConfigError(f"weight={weight} is not finite; choose a finite number")
     header = _expected_header(payload, total.size)
-    if header.code == RAW:
-        RawMessage(_raw_values(header)).add_to(total, weight)
+    if header.code != GAP:
+        decode(payload, dimension=total.size).add_to(total, weight)
         return
     positions, values = _nonzeros(header)
     units = header.norms.astype(np.float64) / header.levels * weight
@@ -113,16 +130,31 @@ def _encode_quantized(messages: Sequence[QuantizedMessage]) -> list[bytes]:
     first = messages[0]
     rows, norms = _checked(messages)
     counts = np.array([_count_nonzeros(row) for row in rows], np.int64)
-    header = pack_header(GAP, first.dimension, first.levels, first.bucket_size)
+    in_blocks = suits_blocks(counts, first.dimension)
+    bodies = iter(_gap_bodies(rows[~in_blocks] if in_blocks.any() else rows, counts[~in_blocks], first))
+    payloads = []
+    for row, norm, in_block in zip(rows, norms, in_blocks, strict=True):
+        body = block_code.encode(row, first.levels) if in_block else next(bodies)
+        header = pack_header(BLOCK if in_block else GAP, first.dimension, first.levels, first.bucket_size)
+        payloads.append(seal(header, norm.tobytes(), body))
+    return payloads
+
+
+def suits_blocks(counts: npt.NDArray[np.int64], dimension: int) -> npt.NDArray[np.bool_]:
+    """Return which numbers of non-zeros call for the block code."""
+    return (counts >= BLOCK_NONZEROS) & (BLOCK_SPARSITY * counts >= dimension)
+
+
+def _gap_bodies(rows: npt.NDArray[Any], counts: npt.NDArray[np.int64], first: QuantizedMessage) -> list[bytes]:
+    if not len(rows):
+        return []
     width = first.bucket_size or first.dimension
-    streams = gap_code.encode_nonzeros(*gap_code.collect(rows, counts), first.dimension, first.levels, width)
-    return [
-        seal(header, norm.tobytes(), pack_varint(int(count)), stream)
-        for norm, count, stream in zip(norms, counts, streams, strict=True)
-    ]
+    nonzeros = gap_code.collect(rows, counts)
+    streams = gap_code.encode_nonzeros(*nonzeros, first.dimension, first.levels, width)
+    return [pack_varint(int(count)) + stream for count, stream in zip(counts, streams, strict=True)]
 
 
-def _checked(messages: Sequence[QuantizedMessage]) -> tuple[npt.NDArray[Any], Float32]:
+def _checked(messages: Sequence[QuantizedMessage]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Return the levels (r, p) and norms (r, buckets) of alike messages, or raise ConfigError."""
     first = messages[0]
     levels, dtype = first.levels, level_dtype(first.levels)

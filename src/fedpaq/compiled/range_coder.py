@@ -7,6 +7,7 @@ end of ``out`` writes nothing but keeps counting: the caller learns the size it 
 
 from __future__ import annotations
 
+import numpy as np
 from numba import njit
 
 TOP = 1 << 48
@@ -84,7 +85,7 @@ def get_start(body):
     """Return the decoder's first state."""
     code = 0
     for at in range(6):
-        code = code << 8 | (int(body[at]) if at < body.size else 0)
+        code = code << 8 | (np.int64(body[at]) if at < body.size else 0)
     return 0, TOP, code, 6
 
 
@@ -92,7 +93,7 @@ def get_start(body):
 def refill(low, size, code, at, body):
     """Take in bytes until the interval is wide again; beyond the end they are zeros."""
     while size < BOTTOM:
-        code = code << 8 | (int(body[at]) if at < body.size else 0)
+        code = code << 8 | (np.int64(body[at]) if at < body.size else 0)
         low = (low << 8) & MASK
         size <<= 8
         at += 1

@@ -7,10 +7,13 @@ sampling of participants nor a round's work ever walks over all clients.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from fedpaq.config import require_int, require_positive
 from fedpaq.errors import ConfigError
@@ -50,6 +53,17 @@ class Partition:
     def samples_of(self, client: int) -> Int64:
         """Return the sample numbers of one client."""
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
+
+    def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return indices and offsets on a device, copied there once."""
+        if device not in self._copies:
+            indices, offsets = torch.from_numpy(self.indices), torch.from_numpy(self.offsets)
+            self._copies[device] = indices.to(device), offsets.to(device)
+        return self._copies[device]
+
+    @cached_property
+    def _copies(self) -> dict[torch.device, tuple[Tensor, Tensor]]:
+        return {}
 
     @classmethod
     def from_lists(cls, samples: Any) -> Partition:

@@ -153,15 +153,15 @@ class Problem:
 
     def evaluate(self, params: Any) -> Evaluation:
         """Return training loss over every sample a client holds, and accuracy for label targets."""
-        flat = torch.as_tensor(params, dtype=torch.float32)
+        flat = torch.as_tensor(params, dtype=torch.float32, device=self.inputs.device)
         if flat.shape != (self.dimension,):
             raise ConfigError(
                 f"params.shape={tuple(flat.shape)} does not fit the model; it has dimension={self.dimension}"
             )
-        home, kind = self.to(flat.device), self._label_kind
+        kind = self._label_kind
         total, correct, counted = 0.0, 0, 0
         with torch.no_grad(), _silenced(self._dropouts()):
-            for x, y in home._held():
+            for x, y in self._held():
                 outputs = self.outputs(flat, x)
                 total += float(self.loss(outputs, y)) * len(x)
                 correct += 0 if kind is None else count_correct(outputs, y, kind)
@@ -179,12 +179,12 @@ class Problem:
         network = self.dense_network
         if network is None or len(params) == 1:
             return [self.evaluate(row) for row in params]
-        flat = torch.as_tensor(params, dtype=torch.float32)
-        home, kind = self.to(flat.device), self._label_kind
+        flat = torch.as_tensor(params, dtype=torch.float32, device=self.inputs.device)
+        kind = self._label_kind
         totals, correct, counted = [0.0] * len(flat), [0] * len(flat), 0
         rows = max(256, EVALUATION_ROWS * 64 // (len(flat) * max(network.widths[1:])))
         with torch.no_grad():
-            for x, y in home._held(rows):
+            for x, y in self._held(rows):
                 counted += len(x)
                 for run, outputs in enumerate(network.outputs(flat, x)):
                     totals[run] += float(self.loss(outputs, y)) * len(x)
@@ -195,9 +195,9 @@ class Problem:
             for total, right, extra in zip(totals, correct, regular, strict=True)
         ]
 
-    def batch(self, samples: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    def batch(self, samples: npt.NDArray[np.int64] | Tensor) -> tuple[Tensor, Tensor]:
         """Return the inputs and targets of the given sample numbers."""
-        index = torch.from_numpy(samples)
+        index = torch.as_tensor(samples, device=self.inputs.device)
         return self.inputs[index], self.targets[index]
 
     def to(self, device: str | torch.device) -> Problem:
@@ -212,6 +212,13 @@ class Problem:
         moved._frozen = self._on(torch.device(device), self._frozen)
         moved._buffers = self._on(torch.device(device), self._buffers)
         return moved
+
+    def evaluated_on(self, samples: npt.NDArray[np.int64]) -> Problem:
+        """Return this problem with the loss evaluated on the given samples only: cheap, for tuning."""
+        thinned = object.__new__(Problem)
+        thinned.__dict__.update(self.__dict__)
+        thinned._held_samples = torch.from_numpy(samples).to(self.inputs.device)
+        return thinned
 
     @cached_property
     def _held_samples(self) -> Tensor | None:

@@ -17,6 +17,7 @@ Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 
 MAX_LEVELS = 32767  # a signed level fits 16 bits
+CHUNK = 16_384  # coordinates dequantized at a time
 
 
 def level_dtype(levels: int) -> type[np.signedinteger[Any]]:
@@ -49,11 +50,14 @@ class QuantizedMessage:
 
     def dequantize(self) -> Float32:
         """Return the estimate of the update, (p,) float32."""
-        units = self.units()
-        if self.bucket_size is None:
-            return np.asarray(self.signed_levels * units[0], np.float32)
-        per_coordinate = np.repeat(units, self.bucket_size)[: self.dimension]
-        return np.asarray(self.signed_levels * per_coordinate, np.float32)
+        units, out = self.units(), np.empty(self.dimension, np.float32)
+        unit: Any = units[0]
+        for start in range(0, self.dimension, CHUNK):  # doubles for a chunk at a time stay in cache
+            part = slice(start, min(start + CHUNK, self.dimension))
+            if self.bucket_size is not None:
+                unit = units[np.arange(part.start, part.stop) // self.bucket_size]
+            out[part] = self.signed_levels[part] * unit
+        return out
 
     def add_to(self, total: Float64, weight: float = 1.0) -> None:
         """Add weight * (this message) to ``total``, touching only non-zeros."""

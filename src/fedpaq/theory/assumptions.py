@@ -63,21 +63,6 @@ class Assumptions:
         require_int("batch_size", batch_size, 1)
         return replace(self, gradient_variance=self.gradient_variance / batch_size)
 
-    def rescaled(self, factor: float) -> Assumptions:
-        """Return the constants of ``factor`` times the loss.
-
-        With step sizes divided by ``factor`` the iterates are the same, so a bound on them holds for
-        every factor. Theorem 1 is not invariant: a larger factor lowers k0 and raises C2
-        (docs/paper-errata.md, B6).
-        """
-        require_positive("factor", factor)
-        return replace(
-            self,
-            smoothness=self.smoothness * factor,
-            gradient_variance=self.gradient_variance * factor**2,
-            strong_convexity=None if self.strong_convexity is None else self.strong_convexity * factor,
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:

@@ -16,6 +16,9 @@ With rho = (n - r) / (r (n - 1)), and (a, d) = (4, e) as stated and as derived, 
 ``as_derived`` adds L^2 / (mu^2 tau) to the maximum, which the proof of Lemma 2 needs. ``corrected``
 does not: with a sharper Lemma 2 and an exact Lemma 4 every constant falls, so that the theorem as
 stated is true although its proof has gaps (docs/paper-errata.md, part B).
+
+Written for c f instead of f, with steps divided by c, the theorem is about the same iterates, but 4n
+becomes 4n / c^2 and C2 becomes c^2 C2: any ``loss_scale`` c gives a valid bound.
 """
 
 from __future__ import annotations
@@ -79,11 +82,13 @@ class StronglyConvexBound:
     local_steps: int
     batch_size: int | None = 1
     variant: Variant = "as_stated"
+    loss_scale: float = 1.0
 
     def __post_init__(self) -> None:
         require_variant(self.variant)
         require_cohort(self.num_clients, self.clients_per_round)
         require_int("local_steps", self.local_steps, 1)
+        require_positive("loss_scale", self.loss_scale)
         if self.assumptions.strong_convexity is None:
             raise ConfigError(
                 "strong_convexity=None: Theorem 1 needs a strongly convex loss; add regularization, "
@@ -107,7 +112,8 @@ class StronglyConvexBound:
     def c2(self) -> float:
         """C2: drift of the clients apart during a round."""
         L = self.assumptions.smoothness
-        return 16 * self._drift_factor * L**2 * self._sigma2 / (self._mu**2 * self.num_clients)
+        scale = 16 * self._drift_factor * self.loss_scale**2
+        return scale * L**2 * self._sigma2 / (self._mu**2 * self.num_clients)
 
     @cached_property
     def c3(self) -> float:
@@ -120,7 +126,7 @@ class StronglyConvexBound:
     def first_round(self) -> int:
         """k0: the first round from which the bound holds."""
         L, mu, n, tau = self.assumptions.smoothness, self._mu, self.num_clients, self.local_steps
-        terms = [L / mu, 4 * (self.b1 / mu**2 + 1), 1 / tau, 4 * n / (mu**2 * tau)]
+        terms = [L / mu, 4 * (self.b1 / mu**2 + 1), 1 / tau, 4 * n / (self.loss_scale**2 * mu**2 * tau)]
         if self.variant == "as_derived":
             terms.append(L**2 / (mu**2 * tau))
         return math.ceil(4 * max(terms))
@@ -164,7 +170,7 @@ class StronglyConvexBound:
             Condition(
                 text="eta tau <= mu / (4 (mu^2 + B1))", left=eta * tau, right=mu / (4 * (mu**2 + self.b1))
             ),
-            Condition(text="eta <= mu / (4 n)", left=eta, right=mu / (4 * n)),
+            Condition(text="eta <= c^2 mu / (4 n)", left=eta, right=self.loss_scale**2 * mu / (4 * n)),
         ]
         if self.variant != "corrected":  # the sharper Lemma 2 needs eta <= 1 / L only
             needed.append(Condition(text="eta <= mu / L^2", left=eta, right=mu / L**2))

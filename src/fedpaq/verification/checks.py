@@ -32,6 +32,9 @@ class Setting:
     quantizer: Quantizer = field(default_factory=Identity)
     num_seeds: int = 50
 
+    def __post_init__(self) -> None:
+        require_int("num_seeds", self.num_seeds, 2)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {**asdict(replace(self, quantizer=Identity())), "quantizer": self.quantizer.name}
@@ -63,7 +66,7 @@ class Check:
     mean: Float64  # (points,)
     standard_error: Float64  # (points,)
     bounds: Sequence[BoundCurve]
-    slope: Slope
+    slope: Slope | None  # None where the start of the run still shows, or for a single T
 
     @property
     def holds(self) -> bool:
@@ -79,7 +82,7 @@ class Check:
             "steps": self.steps.tolist(),
             "mean": self.mean.tolist(),
             "standard_error": self.standard_error.tolist(),
-            "slope": asdict(self.slope),
+            "slope": None if self.slope is None else asdict(self.slope),
             "bounds": [
                 {
                     "variant": bound.variant,
@@ -124,7 +127,7 @@ def check_strongly_convex(
     errors = squared_errors(
         problem, with_seeds(config, setting.num_seeds), estimates.optimum, quantizer=setting.quantizer
     )
-    return _compare_errors(problem, setting, bounds, errors, start, latest)
+    return _compare_errors(problem, setting, bounds, errors, start)
 
 
 def _compare_errors(
@@ -133,12 +136,12 @@ def _compare_errors(
     bounds: Sequence[StronglyConvexBound],
     errors: Float64,
     start: int,
-    latest: int,
 ) -> Check:
     mean = errors.mean(axis=0)
     rounds = np.arange(start, start + errors.shape[1])
     kept = np.unique(np.geomspace(1, len(rounds), POINTS).astype(np.int64)) - 1
-    later = kept[rounds[kept] >= latest]
+    earliest = min(bound.first_round for bound in bounds)
+    later = kept[rounds[kept] >= earliest]
     curves = []
     for bound in bounds:
         since = max(bound.first_round, start)
@@ -151,7 +154,7 @@ def _compare_errors(
                 variant=bound.variant,
                 first_round=bound.first_round,
                 values=values[kept],
-                worst_ratio=float(np.nanmax(mean / values)),
+                worst_ratio=_worst_ratio(mean, values),
             )
         )
     steps = rounds * setting.local_steps + 1
@@ -163,7 +166,7 @@ def _compare_errors(
         mean=mean[kept],
         standard_error=errors.std(axis=0, ddof=1)[kept] / np.sqrt(len(errors)),
         bounds=curves,
-        slope=fit_slope(steps[later], errors[:, later]),
+        slope=None if start else fit_slope(steps[later], errors[:, later]),
     )
 
 
@@ -201,12 +204,17 @@ def check_non_convex(
                 variant=variant,
                 first_round=None,
                 values=np.array(values),
-                worst_ratio=float(np.nanmax(mean / np.array(values))),
+                worst_ratio=_worst_ratio(mean, np.array(values)),
             )
             for variant, values in curves.items()
         ],
-        slope=fit_slope(np.array(total_steps), gradients),
+        slope=fit_slope(np.array(total_steps), gradients) if len(total_steps) > 1 else None,
     )
+
+
+def _worst_ratio(mean: Float64, bounds: Float64) -> float:
+    """Return the largest mean / bound where there is a bound, 0 where there is none."""
+    return float((mean / bounds).max(initial=0.0, where=np.isfinite(bounds)))
 
 
 def strongly_convex_bound(

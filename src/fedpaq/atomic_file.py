@@ -1,0 +1,68 @@
+"""AtomicFile: a file is replaced in one step, or not at all.
+
+The new content is written beside its target, flushed to the disk and renamed over it, so that a
+reader, a crash or a full disk finds the old file or the whole new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+StrPath = str | os.PathLike[str]
+
+
+def atomic_write(path: StrPath, data: bytes) -> None:
+    """Write a file in one step: a reader, or a crash, sees the old file or the whole new one.
+
+    Devices and pipes (``/dev/stdout``) are written to as they are.
+    """
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        target.write_bytes(data)
+        return
+    partial = write_beside(target, [data])
+    try:
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    sync_folder(target.parent)
+
+
+def remove_partials(path: StrPath) -> None:
+    """Remove what a killed writer of ``path`` left behind; call it only while holding the lock."""
+    target = Path(os.path.realpath(path))
+    for partial in target.parent.glob(f".{glob.escape(target.name)}.*.part"):
+        partial.unlink(missing_ok=True)
+
+
+def write_beside(target: Path, chunks: Iterable[Any]) -> Path:
+    """Write and fsync a new file next to ``target``; on failure it is removed again."""
+    partial = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    try:
+        # O_EXCL: never write through a link someone else has put there.
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        with open(descriptor, "wb") as stream:
+            for chunk in chunks:
+                stream.write(chunk)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    return partial
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename survive a power cut; systems that cannot sync a folder do without."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

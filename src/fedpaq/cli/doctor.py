@@ -1,0 +1,93 @@
+"""``fedpaq doctor``: versions, devices, kernels and data, for bug reports and first looks."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json as json_module
+import os
+import platform
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+PACKAGES = ("fedpaq", "numpy", "torch", "numba", "scipy", "matplotlib", "plotly", "flwr", "triton")
+
+
+def doctor(
+    data_dir: Annotated[
+        Path | None, typer.Option(envvar="FEDPAQ_DATA", help="Folder with dataset files.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Report versions, devices, compiled kernels and the datasets found.
+
+    Example: fedpaq doctor --json
+    """
+    report = examine(data_dir)
+    if json:
+        typer.echo(json_module.dumps(report, indent=1))
+        return
+    table = Table(title="fedpaq doctor", show_header=False)
+    for section, values in report.items():
+        for name, value in values.items():
+            table.add_row(section, name, str(value))
+            section = ""
+        table.add_section()
+    Console().print(table)
+
+
+def examine(data_dir: Path | None) -> dict[str, dict[str, Any]]:
+    """Return section -> name -> finding."""
+    return {
+        "system": {
+            "python": platform.python_version(),
+            "platform": f"{platform.system()} {platform.machine()}",
+            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        },
+        "packages": {name: _version(name) for name in PACKAGES},
+        "devices": _devices(),
+        "kernels": _kernels(),
+        "data": _data(data_dir),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _devices() -> dict[str, str]:
+    import torch
+
+    found = {"cpu": f"{torch.get_num_threads()} torch threads"}
+    for index in range(torch.cuda.device_count()):
+        found[f"cuda:{index}"] = torch.cuda.get_device_name(index)
+    return found
+
+
+def _kernels() -> dict[str, str]:
+    """Compile or load every kernel, and say what stands in where one is missing."""
+    from fedpaq import compiled
+
+    names = sorted(path.stem for path in Path(compiled.__file__).parent.glob("[a-z]*.py"))
+    if importlib.util.find_spec("numba") is None:
+        return dict.fromkeys(names, "numba is not installed: the NumPy twin does the work")
+    return {name: "ready" if compiled.load(name) else "missing" for name in names}
+
+
+def _data(data_dir: Path | None) -> dict[str, str]:
+    from fedpaq.problems.catalogue import DATASETS
+    from fedpaq.problems.datasets import locate
+    from fedpaq.problems.download import default_cache
+
+    found = {"mnist-0-8": "bundled"}
+    for name, dataset in DATASETS.items():
+        source = locate(dataset, data_dir=data_dir, cache_dir=default_cache())
+        found[name] = "not found; see `fedpaq data`" if source is None else source.path.name
+    return found

@@ -1,0 +1,37 @@
+"""Interrupts: SIGINT and SIGTERM end a command at once, in order, with exit code 130 or 143."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+INTERRUPTED = 128 + signal.SIGINT
+TERMINATED = 128 + signal.SIGTERM
+
+
+@contextmanager
+def orderly_end(advice: str = "") -> Iterator[None]:
+    """Let the block unwind on either signal (locks released, files whole), then say how to go on."""
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    except KeyboardInterrupt:
+        _leave("interrupted", INTERRUPTED, advice)
+    except SystemExit as end:
+        if end.code != TERMINATED:
+            raise
+        _leave("terminated", TERMINATED, advice)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(number: int, frame: object) -> NoReturn:
+    raise SystemExit(TERMINATED)
+
+
+def _leave(what: str, code: int, advice: str) -> NoReturn:
+    print(f"fedpaq: {what}{'; ' if advice else ''}{advice}", file=sys.stderr)
+    raise SystemExit(code) from None

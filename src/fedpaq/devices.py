@@ -1,0 +1,41 @@
+"""Devices: where the arrays of a run live. Params are kept on the host; data and updates on the device.
+
+Params visit the device once a round, as the real server's model would: the callback, the checkpoint
+and the check for divergence need them here, and they are one row where the updates are r.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpaq.errors import ConfigError
+
+BUDGET = 2**33  # bytes of a GPU's memory for one part of a round: launches cost nothing from there on
+
+
+def require_device(device: str | torch.device) -> torch.device:
+    """Return the device named, with its number, or raise ConfigError if it cannot be used here."""
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise ConfigError(f"device={device!r} is not known to torch; choose 'cpu' or 'cuda'") from error
+    if chosen.type == "cpu":
+        return torch.device("cpu")
+    if chosen.type != "cuda":
+        raise ConfigError(f"device={device!r} is not supported; choose 'cpu' or 'cuda'")
+    if not torch.cuda.is_available():
+        raise ConfigError(f"device={device!r}: torch finds no CUDA device here; choose 'cpu'")
+    number = torch.cuda.current_device() if chosen.index is None else chosen.index
+    if number >= torch.cuda.device_count():
+        raise ConfigError(f"device={device!r} does not exist; choose cuda:0..{torch.cuda.device_count() - 1}")
+    return torch.device("cuda", number)
+
+
+def on_device(values: Any, device: torch.device) -> Tensor:
+    """Return an array as a tensor on ``device``, unsigned 64-bit numbers as int64 of the same bits."""
+    if getattr(values, "dtype", None) == "uint64":
+        values = values.view("int64")
+    return torch.as_tensor(values, device=device)

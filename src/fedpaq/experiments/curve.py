@@ -1,0 +1,169 @@
+"""Curve: one tuned setting on five seeds. All its axes follow from what each round cost.
+
+A run keeps, per round, the loss, the bytes really uploaded and the seconds of computation. Modelled
+time under either count of bits is  computation + bits / bandwidth,  so one run serves them all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpaq import __version__, codec
+from fedpaq.cost_model import CostModel
+from fedpaq.errors import ConfigError, unknown_name
+from fedpaq.experiments.figures import BATCH_SIZE, NUM_CLIENTS, TOTAL_STEPS, Figure, Setting
+
+Float64 = npt.NDArray[np.float64]
+FORMAT = "fedpaq-curve-1"
+ACCOUNTINGS = ("payload", "fixed-width")
+AXES = ("seconds", "rounds", "bits")
+PROBLEM_SEED = 0  # one partition and one x_0, shared by all curves of a figure
+SEEDS = (0, 1, 2, 3, 4)
+TUNING_SEEDS = (100, 101, 102)
+MORE_TUNING_SEEDS = tuple(range(100, 110))  # where a run takes milliseconds
+COARSE = (4.0**-3, 4.0**-2, 4.0**-1)  # widened where the best lies at an end
+FINE = tuple(2.0**power for power in (-1.0, -0.5, 0.5, 1.0))  # around the coarse best
+
+
+@dataclass(frozen=True)
+class CurveSettings:
+    """Everything a curve depends on; two equal ones give equal curves."""
+
+    problem: str
+    setting: Setting
+    seeds: tuple[int, ...] = SEEDS
+    tuning_seeds: tuple[int, ...] = TUNING_SEEDS
+    coarse_seeds: int = 2  # of the tuning seeds, the first that the coarse grid runs on
+    coarse: tuple[float, ...] = COARSE
+    fine: tuple[float, ...] = FINE
+    tuning_stride: int = 10  # tuning evaluates the loss on every tenth sample
+    num_clients: int = NUM_CLIENTS
+    total_steps: int = TOTAL_STEPS
+    batch_size: int = BATCH_SIZE
+    problem_seed: int = PROBLEM_SEED
+    version: str = __version__
+
+    @property
+    def key(self) -> str:
+        """A hash of the settings, for file names."""
+        text = json.dumps([FORMAT, asdict(self)], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def num_rounds(self) -> int:
+        """K = T / tau."""
+        return self.total_steps // self.setting.local_steps
+
+
+def curve_settings(figure: Figure) -> list[CurveSettings]:
+    """Return what each curve of the figure depends on."""
+    seeds = MORE_TUNING_SEEDS if figure.name == "mnist" else TUNING_SEEDS
+    return [CurveSettings(figure.problem, setting, tuning_seeds=seeds) for setting in figure.settings]
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """A finished curve; arrays are (seeds, K + 1), entry k after k rounds."""
+
+    settings: CurveSettings
+    dimension: int
+    tuning: dict[float, list[float | None]]  # mean losses of the tuning seeds by step size
+    step_size: float
+    loss: Float64
+    accuracy: Float64
+    payload_bytes: npt.NDArray[np.int64]
+    computation_seconds: Float64
+
+    @property
+    def relative_loss(self) -> Float64:
+        """f(x_k) / f(x_0)."""
+        return np.asarray(self.loss / self.loss[:, :1])
+
+    def bits(self, accounting: str) -> Float64:
+        """Return the bits uploaded so far under ``accounting``: (seeds, K + 1)."""
+        if accounting == "payload":
+            return np.asarray(8.0 * self.payload_bytes)
+        if accounting not in ACCOUNTINGS:
+            raise unknown_name("accounting", accounting, ACCOUNTINGS)
+        setting = self.settings.setting
+        each = codec.message_bits(self.dimension, setting.levels, accounting=accounting)
+        per_round = setting.clients_per_round * each
+        return np.broadcast_to(per_round * np.arange(self.loss.shape[1], dtype=float), self.loss.shape)
+
+    def axis(self, name: str, accounting: str, cost_model: CostModel) -> Float64:
+        """Return an x axis: "seconds" (modelled), "rounds" or "bits"."""
+        if name == "rounds":
+            return np.broadcast_to(np.arange(self.loss.shape[1], dtype=float), self.loss.shape)
+        bits = self.bits(accounting)
+        if name == "bits":
+            return bits
+        if name not in AXES:
+            raise unknown_name("axis", name, AXES)
+        return np.asarray(self.computation_seconds + bits / cost_model.bandwidth_for(self.dimension))
+
+    def to_json(self) -> str:
+        """Return the curve as JSON: one line a run, numbers to six digits."""
+        values: dict[str, Any] = {
+            "format": FORMAT,
+            "key": self.settings.key,
+            "settings": asdict(self.settings),
+            "dimension": self.dimension,
+            "step_size": self.step_size,
+            "tuning": [{"step_size": eta, "losses": losses} for eta, losses in sorted(self.tuning.items())],
+        }
+        head = json.dumps(values, indent=1, allow_nan=False)[:-2]
+        return head + ',\n "runs": [\n  ' + ",\n  ".join(self._runs()) + "\n ]\n}\n"
+
+    def _runs(self) -> list[str]:
+        return [
+            json.dumps(
+                {
+                    "seed": seed,
+                    "loss": rounded(self.loss[row]),
+                    "accuracy": rounded(self.accuracy[row]),
+                    "payload_bytes": self.payload_bytes[row].tolist(),
+                    "computation_seconds": rounded(self.computation_seconds[row]),
+                },
+                allow_nan=False,
+            )
+            for row, seed in enumerate(self.settings.seeds)
+        ]
+
+    @classmethod
+    def from_json(cls, text: str) -> Curve:
+        """Return the curve that ``to_json`` wrote."""
+        try:
+            values = json.loads(text)
+            if values["format"] != FORMAT:
+                raise ConfigError(f"format={values['format']!r} is not {FORMAT!r}")
+            return cls(
+                settings=_settings(values["settings"]),
+                dimension=values["dimension"],
+                tuning={entry["step_size"]: entry["losses"] for entry in values["tuning"]},
+                step_size=values["step_size"],
+                loss=np.array([run["loss"] for run in values["runs"]], float),
+                accuracy=np.array([run["accuracy"] for run in values["runs"]], float),
+                payload_bytes=np.array([run["payload_bytes"] for run in values["runs"]], np.int64),
+                computation_seconds=np.array([run["computation_seconds"] for run in values["runs"]], float),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"not a curve in the form {FORMAT!r}: {error}") from error
+
+
+def _settings(values: dict[str, Any]) -> CurveSettings:
+    plain: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
+    }
+    plain["setting"] = Setting(**values["setting"])
+    return CurveSettings(**plain)
+
+
+def rounded(values: Any) -> list[float]:
+    """Return numbers to six significant digits, which keeps the JSON small and readable."""
+    return [float(f"{value:.6g}") for value in np.asarray(values, float)]

@@ -1,0 +1,165 @@
+"""The five figures of the paper, as data: four panels each, a few curves a panel.
+
+A figure is a problem, a ratio of communication to computation cost, and settings (s, r, tau).
+Everything else (n = 50, T = 100, B = 10) is the same for all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedpaq.errors import unknown_name
+
+NUM_CLIENTS, TOTAL_STEPS, BATCH_SIZE = 50, 100, 10  # n, T, B
+LEVELS = (1, 5, 10, None)
+CLIENTS_PER_ROUND = (5, 10, 25, 50)
+LOCAL_STEPS = (1, 2, 5, 10, 20, 50)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What distinguishes one curve: s (None: no quantization), r and tau."""
+
+    levels: int | None
+    clients_per_round: int
+    local_steps: int
+
+    @property
+    def slug(self) -> str:
+        """A name for files.
+
+        >>> Setting(1, 25, 5).slug, Setting(None, 25, 5).slug
+        ('s1-r25-tau5', 'none-r25-tau5')
+        """
+        levels = "none" if self.levels is None else f"s{self.levels}"
+        return f"{levels}-r{self.clients_per_round}-tau{self.local_steps}"
+
+    @property
+    def num_rounds(self) -> int:
+        """K = T / tau."""
+        return TOTAL_STEPS // self.local_steps
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One plot: a title, what is fixed, and its curves by label."""
+
+    name: str
+    title: str
+    fixed: str
+    curves: dict[str, Setting]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One row of four plots in the paper."""
+
+    name: str
+    title: str
+    where: str
+    problem: str
+    ratio: float
+    panels: tuple[Panel, ...]
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """Every distinct setting, in the order the panels need them."""
+        return tuple(dict.fromkeys(s for panel in self.panels for s in panel.curves.values()))
+
+    def panel(self, name: str) -> Panel:
+        """Return the panel called ``name``."""
+        return next(panel for panel in self.panels if panel.name == name)
+
+
+def _panels(fixed: Setting, fedpaq: Setting, qsgd: Setting) -> tuple[Panel, ...]:
+    """Vary s, r and tau around ``fixed``, then compare methods; FedAvg is FedPAQ unquantized."""
+    s, r, tau = fixed.levels, fixed.clients_per_round, fixed.local_steps
+    fedavg = Setting(None, fedpaq.clients_per_round, fedpaq.local_steps)
+    methods = {"FedPAQ": fedpaq, "FedAvg": fedavg, "QSGD": qsgd}
+    return (
+        Panel(
+            "levels",
+            "quantization levels s",
+            f"τ = {tau}, r = {r}",
+            {"no quantization" if v is None else f"s = {v}": Setting(v, r, tau) for v in LEVELS},
+        ),
+        Panel(
+            "clients",
+            "clients per round r",
+            f"s = {s}, τ = {tau}",
+            {f"r = {v}": Setting(s, v, tau) for v in CLIENTS_PER_ROUND},
+        ),
+        Panel(
+            "steps",
+            "local steps τ",
+            f"s = {s}, r = {r}",
+            {f"τ = {v}": Setting(s, r, v) for v in LOCAL_STEPS},
+        ),
+        Panel("methods", "against FedAvg and QSGD", _described(fedpaq, qsgd), methods),
+    )
+
+
+def _described(fedpaq: Setting, qsgd: Setting) -> str:
+    return (
+        f"s = {fedpaq.levels}, r = {fedpaq.clients_per_round}, τ = {fedpaq.local_steps}; "
+        f"QSGD r = {qsgd.clients_per_round}, τ = {qsgd.local_steps}"
+    )
+
+
+_LOGISTIC = _panels(Setting(1, 25, 5), fedpaq=Setting(1, 50, 2), qsgd=Setting(1, 50, 1))
+_NETWORK = _panels(Setting(1, 25, 2), fedpaq=Setting(1, 20, 10), qsgd=Setting(1, 50, 1))
+
+FIGURES = {
+    "mnist": Figure(
+        "mnist",
+        "Logistic regression on MNIST (digits 0 and 8)",
+        "Figure 1, top",
+        "mnist-logistic",
+        100.0,
+        _LOGISTIC,
+    ),
+    "cifar10-92k": Figure(
+        "cifar10-92k",
+        "Neural network with 92K parameters on CIFAR-10",
+        "Figure 1, bottom",
+        "cifar10-mlp-92k",
+        1000.0,
+        _NETWORK,
+    ),
+    "cifar10-248k": Figure(
+        "cifar10-248k",
+        "Neural network with 248K parameters on CIFAR-10",
+        "Figure 2 (supplement)",
+        "cifar10-mlp-248k",
+        1000.0,
+        _NETWORK,
+    ),
+    "cifar100": Figure(
+        "cifar100",
+        "Neural network with one hidden layer on CIFAR-100",
+        "Figure 3 (supplement)",
+        "cifar100-mlp",
+        1000.0,
+        _NETWORK,
+    ),
+    "fashion": Figure(
+        "fashion",
+        "Neural network with one hidden layer on Fashion-MNIST",
+        "Figure 4 (supplement)",
+        "fashion-mlp",
+        1000.0,
+        _NETWORK,
+    ),
+}
+
+
+def choose(names: list[str]) -> list[Figure]:
+    """Return the figures called ``names``, or all of them for "all", in the paper's order.
+
+    >>> [figure.name for figure in choose(["fashion", "mnist"])]
+    ['mnist', 'fashion']
+    """
+    for name in names:
+        if name != "all" and name not in FIGURES:
+            raise unknown_name("figure", name, [*FIGURES, "all"])
+    return [figure for figure in FIGURES.values() if "all" in names or figure.name in names]

@@ -1,0 +1,106 @@
+"""Plot: a figure in the paper's four-panel form, relative training loss against modelled time."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedpaq.cost_model import CostModel
+from fedpaq.experiments.curve import Curve
+from fedpaq.experiments.figures import Figure, Panel, Setting
+from fedpaq.experiments.loss_axis import loss_range, ticks
+from fedpaq.experiments.palette import LOOKS, Look
+from fedpaq.experiments.store import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+COUNTED = {
+    "payload": "uploads counted in real payload bytes",
+    "fixed-width": "uploads counted in the paper's fixed-width bits",
+}
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "svg.hashsalt": "fedpaq",
+}
+
+
+def save_plots(figure: Figure, curves: Mapping[Setting, Curve], accounting: str, folder: Path) -> list[Path]:
+    """Write the figure as PNG and PDF and return the paths."""
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        canvas = draw(figure, curves, accounting)
+        paths = []
+        for kind in ("png", "pdf"):
+            content = io.BytesIO()
+            # No dates inside: the same curves give the same files.
+            dates = {"CreationDate": None} if kind == "pdf" else {"Software": None}
+            canvas.savefig(content, format=kind, dpi=150, metadata=dates)
+            path = folder / f"{figure.name}-{accounting}.{kind}"
+            write_atomically(path, content.getvalue())
+            paths.append(path)
+    return paths
+
+
+def draw(figure: Figure, curves: Mapping[Setting, Curve], accounting: str) -> Canvas:
+    """Return the figure as a matplotlib figure, drawn without any display."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure as Canvas
+
+    canvas = Canvas(figsize=(14, 4.1), layout="constrained")
+    FigureCanvasAgg(canvas)
+    axes: Any = canvas.subplots(1, len(figure.panels))
+    for axis, panel in zip(axes, figure.panels, strict=True):
+        _draw_panel(axis, panel, curves, CostModel.from_ratio(figure.ratio), accounting)
+    axes[0].set_ylabel("relative training loss  f(x_k) / f(x_0)")
+    canvas.suptitle(
+        f"{figure.title} ({figure.where}): {COUNTED[accounting]}; mean and range of "
+        f"{len(next(iter(curves.values())).settings.seeds)} seeds",
+        fontsize=10,
+    )
+    return canvas
+
+
+def _draw_panel(
+    axis: Any, panel: Panel, curves: Mapping[Setting, Curve], cost_model: CostModel, accounting: str
+) -> None:
+    for look, (label, setting) in zip(LOOKS, panel.curves.items(), strict=False):
+        _draw_curve(axis, label, curves[setting], cost_model, accounting, look)
+    axis.set(xscale="log", yscale="log", xlabel="modelled time (mean gradient times)")
+    low, high = loss_range([curves[setting] for setting in panel.curves.values()])
+    axis.set_ylim(low, high)
+    axis.set_yticks(ticks(low, high), [f"{tick:g}" for tick in ticks(low, high)])
+    axis.set_yticks([], minor=True)
+    axis.set_title(f"{panel.title}\n{panel.fixed}", fontsize=9)
+    columns = 3 if len(panel.curves) > 4 else 2
+    axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=columns, columnspacing=1.2)
+
+
+def _draw_curve(
+    axis: Any, label: str, curve: Curve, cost_model: CostModel, accounting: str, look: Look
+) -> None:
+    # From round 1 on, as in the paper: before it no time has passed, and the axis is logarithmic.
+    time = curve.axis("seconds", accounting, cost_model).mean(axis=0)[1:]
+    loss = curve.relative_loss[:, 1:]
+    axis.fill_between(time, loss.min(axis=0), loss.max(axis=0), color=look.colour, alpha=0.18, linewidth=0)
+    axis.plot(
+        time,
+        loss.mean(axis=0),
+        label=label,
+        color=look.colour,
+        linestyle=look.dash,
+        linewidth=1.4,
+        marker=look.marker,
+        markersize=4,
+        markevery=max(1, len(time) // 10),
+    )

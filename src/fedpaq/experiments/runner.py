@@ -1,0 +1,83 @@
+"""Runner: from a figure to its finished curves, resuming where an earlier run was interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from fedpaq import problems
+from fedpaq.errors import DivergedError
+from fedpaq.experiments import tuning
+from fedpaq.experiments.curve import Curve, CurveSettings, curve_settings
+from fedpaq.experiments.figures import Figure, Setting
+from fedpaq.experiments.store import CurveStore
+from fedpaq.history import History
+from fedpaq.problems import Problem
+
+Progress = Callable[[Setting, int], None]  # setting, gradient computations done since the last call
+
+
+def run_figure(
+    figure: Figure, store: CurveStore, *, data_dir: Path | None = None, progress: Progress | None = None
+) -> dict[Setting, Curve]:
+    """Return every curve of the figure, computing and storing those that are not there yet.
+
+    Raises DatasetError if the figure's data is needed and cannot be had.
+    """
+    problem: Problem | None = None
+    curves: dict[Setting, Curve] = {}
+    for settings in curve_settings(figure):
+        curve = store.load(figure, settings)
+        if curve is None:
+            problem = problem or load_problem(figure, data_dir)
+            curve = run_curve(problem, settings, progress)
+            store.save(figure, curve)
+            curve = Curve.from_json(curve.to_json())  # the same numbers as when it is read back
+        curves[settings.setting] = curve
+    return curves
+
+
+def run_curve(problem: Problem, settings: CurveSettings, progress: Progress | None = None) -> Curve:
+    """Tune the step size on the tuning seeds, then run the curve's own seeds."""
+    clients = settings.setting.clients_per_round
+
+    def advance(steps: int) -> None:
+        if progress is not None:
+            progress(settings.setting, steps * clients)
+
+    step_size, losses = tuning.tune(problem, settings, advance)
+    histories = tuning.run(problem, settings, [step_size], settings.seeds, advance)
+    for history in histories:
+        if history.diverged is not None:
+            raise DivergedError(f"{settings.problem}, {settings.setting.slug}: {history.diverged}")
+    return Curve(
+        settings=settings,
+        dimension=problem.dimension,
+        tuning=losses,
+        step_size=step_size,
+        loss=_column(histories, "loss"),
+        accuracy=_column(histories, "accuracy"),
+        payload_bytes=_column(histories, "payload_bytes").astype(np.int64),
+        computation_seconds=_column(histories, "computation_seconds"),
+    )
+
+
+def load_problem(figure: Figure, data_dir: Path | None) -> Problem:
+    """Return the figure's problem, the same for all its curves."""
+    settings = curve_settings(figure)[0]
+    return problems.load(
+        figure.problem, num_clients=settings.num_clients, seed=settings.problem_seed, data_dir=data_dir
+    )
+
+
+def expected_gradients(settings: CurveSettings) -> int:
+    """Return how many local steps a curve takes in all, unless its grid must be widened."""
+    fine = (len(settings.fine) + 1) * len(settings.tuning_seeds) - settings.coarse_seeds
+    trials = len(settings.coarse) * settings.coarse_seeds + fine + len(settings.seeds)
+    return trials * settings.total_steps * settings.setting.clients_per_round
+
+
+def _column(histories: list[History], name: str) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    return np.array([[getattr(record, name) for record in history.records] for history in histories], float)

@@ -1,0 +1,66 @@
+"""fedpaq theory: tables, JSON, plots, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from fedpaq.cli.theory import theory
+from fedpaq.errors import ConfigError
+
+app = typer.Typer()
+app.command()(theory)
+QUADRATIC = ["synthetic-quadratic", "-n", "4", "-r", "4", "-t", "2", "-T", "4000", "-s", "0"]
+
+
+def test_json_holds_constants_conditions_and_bounds_of_each_variant():
+    result = CliRunner().invoke(app, [*QUADRATIC, "--json"])
+    assert result.exit_code == 0, result.output
+    values = json.loads(result.stdout)
+    assert values["constants"]["smoothness"] == {
+        "value": 4.0,
+        "certainty": "exact",
+        "source": "known by construction",
+    }
+    # k0 = 4 max{4, 4, 1/2, 4*4/2 = 8} = 32 as stated; the proof's own also needs L^2 / (mu^2 tau) = 8.
+    assert {name: bound["k0"] for name, bound in values["theorem_1"].items()} == {
+        "as_stated": 32,
+        "as_derived": 32,
+        "corrected": 32,
+    }
+    assert values["theorem_2"]["as_stated"]["bound"] > 0
+
+
+def test_tables_name_the_theorems_and_fit_80_columns():
+    result = CliRunner().invoke(app, QUADRATIC, env={"COLUMNS": "80"})
+    assert result.exit_code == 0, result.output
+    for word in ("Theorem 1", "Theorem 2", "as stated", "corrected", "k0", "largest tau"):
+        assert word in result.output
+    assert max(len(line) for line in result.output.splitlines()) <= 80
+
+
+def test_measured_runs_are_compared_and_plotted(tmp_path):
+    picture = tmp_path / "bound.png"
+    result = CliRunner().invoke(app, [*QUADRATIC, "--measure", "3", "--plot", str(picture)])
+    assert result.exit_code == 0, result.output
+    assert "Measured over 3 seeds" in result.output
+    assert result.output.count("under the bound") == 3
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--plot", "x.png"], "needs measured runs"),
+        (["--measure", "1"], "measure=1"),
+        (["--clients-per-round", "9"], "clients_per_round=9"),
+        (["--levels", "1", "--local-steps", "1", "--measure", "2", "--clients-per-round", "1"], "k0="),
+    ],
+)
+def test_impossible_requests_are_refused(extra, message):
+    result = CliRunner().invoke(app, [*QUADRATIC, *extra])
+    assert isinstance(result.exception, ConfigError)
+    assert message in str(result.exception)
