@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,10 +22,16 @@ def contents(folder):
 
 
 @pytest.fixture(scope="module")
-def in_one_go(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("one-go")
-    run_figure(SMALL, CurveStore(folder))
-    return contents(folder)
+def whole_run(tmp_path_factory):
+    """The folder of one run without interruption, and the progress it reported."""
+    folder, done = tmp_path_factory.mktemp("one-go"), []
+    run_figure(SMALL, CurveStore(folder), progress=lambda _, gradients: done.append(gradients))
+    return folder, done
+
+
+@pytest.fixture
+def in_one_go(whole_run):
+    return contents(whole_run[0])
 
 
 def test_an_interrupted_run_continues_to_the_same_files(tmp_path, in_one_go, monkeypatch):
@@ -67,21 +74,18 @@ def test_a_run_killed_at_any_moment_continues_to_the_same_files(tmp_path, in_one
     assert contents(tmp_path) == in_one_go
 
 
-def test_a_damaged_curve_is_computed_again(tmp_path, in_one_go):
+def test_a_damaged_curve_is_computed_again(tmp_path, whole_run, in_one_go):
+    shutil.copytree(whole_run[0], tmp_path, dirs_exist_ok=True)
     store = CurveStore(tmp_path)
-    run_figure(SMALL, store)
-    store.path(SMALL, curve_settings(SMALL)[0]).write_text("{")
+    store.path(SMALL, curve_settings(SMALL)[-1]).write_text("{")
     run_figure(SMALL, store)
     assert contents(tmp_path) == in_one_go
 
 
-def test_no_temporary_file_is_left_behind(tmp_path):
-    run_figure(SMALL, CurveStore(tmp_path))
-    assert [path for path in tmp_path.rglob("*") if path.name.startswith(".")] == []
+def test_no_temporary_file_is_left_behind(whole_run):
+    assert [path for path in whole_run[0].rglob("*") if path.name.startswith(".")] == []
 
 
-def test_progress_adds_up_to_what_was_announced(tmp_path):
-    done = []
-    run_figure(SMALL, CurveStore(tmp_path), progress=lambda _, gradients: done.append(gradients))
+def test_progress_adds_up_to_what_was_announced(whole_run):
     announced = sum(runner.expected_gradients(settings) for settings in curve_settings(SMALL))
-    assert announced <= sum(done) <= 1.8 * announced  # more only where a grid had to be widened
+    assert announced <= sum(whole_run[1]) <= 1.8 * announced  # more only where a grid had to be widened

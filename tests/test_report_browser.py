@@ -50,6 +50,10 @@ def page(browser, page_path):
     context.close()
 
 
+def press(page, button):
+    page.click(f"#controls b:has-text('{button}')")
+
+
 def axis_title(page, panel="levels"):
     return page.text_content(f"#mnist-{panel} .xtitle")
 
@@ -70,21 +74,21 @@ def test_the_page_opens_offline_with_verdicts_on_top_and_four_plots(page):
 
 def test_the_x_axis_switches_between_time_rounds_and_bits(page):
     assert axis_title(page) == "modelled time (mean gradient times)"
-    page.click("text=rounds >> nth=0")
+    press(page, "rounds")
     page.wait_for_function("document.querySelector('#mnist-levels .xtitle').textContent.startsWith('rounds')")
     assert first_x(page)[:3] == [1, 2, 3]
-    page.click("b:has-text('uploaded bits')")
+    press(page, "uploaded bits")
     page.wait_for_function("document.querySelector('#mnist-levels .xtitle').textContent.startsWith('uploaded')")
     assert first_x(page)[0] == 8 * 40 * 25
 
 
 def test_switching_the_count_changes_time_and_bits_but_not_rounds(page):
     time = first_x(page)
-    page.click("b:has-text('fixed width')")
+    press(page, "fixed width")
     assert first_x(page) != time
-    page.click("b:has-text('uploaded bits')")
+    press(page, "uploaded bits")
     assert first_x(page)[0] == 25 * (1000 * 2 + 32)  # s = 1: a sign and one bit a coordinate, and the norm
-    page.click("b:has-text('rounds')")
+    press(page, "rounds")
     assert first_x(page)[:2] == [1, 2]
 
 
@@ -92,7 +96,7 @@ def test_a_click_in_the_legend_hides_a_curve_and_its_band_through_a_switch(page)
     page.locator("#mnist-levels .legendtoggle").first.click()
     hidden = "document.getElementById('mnist-levels').data.slice(0, 2).every(t => t.visible === 'legendonly')"
     page.wait_for_function(hidden)
-    page.click("b:has-text('rounds')")
+    press(page, "rounds")
     assert page.evaluate(hidden)
     page.locator("#mnist-levels .legendtoggle").first.click()
     page.wait_for_function("document.getElementById('mnist-levels').data[1].visible === true")
