@@ -199,6 +199,10 @@ def test_a_node_that_left_is_not_drawn():
     for server_round in range(2, 6):
         list(strategy.configure_train(server_round, vector(), ConfigRecord(), grid))
         assert list(strategy._open.asked) == [2, 3]
+    strategy.patience = 1e9  # those that left are awaited once, not in every round
+    grid.offline = {0}
+    list(strategy.configure_train(6, vector(), ConfigRecord(), grid))
+    assert len(strategy._roster.present(grid)) == 3  # one came back
 
 
 def test_a_restarted_node_takes_over_its_client(caplog):
