@@ -85,6 +85,8 @@ def run(
     from fedpaq import CostModel, FedPAQConfig, Identity, LowPrecision, problems
     from fedpaq.aggregation import find_aggregation
 
+    if output is not None and not output.absolute().parent.is_dir():  # told now, not after hours of training
+        raise ConfigError(f"output={str(output)!r} is in no folder that exists; make it first")
     cost_model = (
         CostModel.from_ratio(ratio, accounting=accounting)
         if bandwidth is None
