@@ -7,7 +7,8 @@ FedPAQError
 ├── DivergedError(ArithmeticError)     training blew up: the loss is no longer finite
 ├── MissingExtraError(ImportError)     an optional dependency is not installed
 ├── DatasetError(OSError)              a dataset is missing, corrupt or of the wrong shape
-└── CheckpointError(OSError)           a checkpoint is corrupt, foreign or from the future
+├── CheckpointError(OSError)           a checkpoint is corrupt, foreign or from the future
+└── LostRankError(ConnectionError)     a process of a run shared by several has gone
 
 Messages read ``name=value``, then what is wrong, then what is allowed.
 """
@@ -48,6 +49,10 @@ class DatasetError(FedPAQError, OSError):
 
 class CheckpointError(FedPAQError, OSError):
     """A checkpoint is corrupt, foreign or from a future version."""
+
+
+class LostRankError(FedPAQError, ConnectionError):
+    """A process of a run that several share has gone, or does not answer."""
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> ConfigError:

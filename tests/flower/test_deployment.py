@@ -16,8 +16,8 @@ import pytest
 import fedpaq
 from fedpaq import codec
 from fedpaq.clients import train_one_client
-from fedpaq.flower.loopback import Loopback, descendants
-from fedpaq.randomness import Key
+from fedpaq.flower.loopback import Loopback
+from fedpaq.randomness import Key, sample_without_replacement
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
 
@@ -49,7 +49,7 @@ def read_result(path):
         return found["params"], json.loads(str(found["history"]))
 
 
-def wait_for(path, seconds=120.0):
+def wait_for(path, seconds=300.0):
     until = time.monotonic() + seconds
     while not path.exists():
         assert time.monotonic() < until, f"{path.name} did not appear"
@@ -64,7 +64,7 @@ def test_a_tls_deployment_equals_the_simulator_and_learns(tmp_path):
             HERE / "apps" / "witness",
             result=str(tmp_path / "result.npz"),
             payloads=str(tmp_path / "payloads"),
-            timeout=280,
+            timeout=400,
             **settings,
         )
         assert processes_of(tmp_path)
@@ -130,7 +130,7 @@ def run_faulty(deployment, name, faults, **settings):
     folder = deployment.folder
     text = ";".join(f"{round}/{client}/{kind}" for (round, client), kind in faults.items())
     log = deployment.run(
-        HERE / "apps" / "faulty", name=name, faults=text, folder=str(folder), timeout=280, **settings
+        HERE / "apps" / "faulty", name=name, faults=text, folder=str(folder), timeout=400, **settings
     )
     assert (folder / f"{name}.npz").exists(), log
     return log, *read_result(folder / f"{name}.npz")
@@ -170,24 +170,27 @@ def test_a_supernode_killed_in_the_middle_of_a_round_costs_only_its_own_reply(de
 
 def test_a_run_goes_on_after_the_superlink_was_killed(deployment):
     folder = deployment.folder
-    settings = {"name": "resumed", "checkpoint": str(folder / "state"), "num_rounds": 3}
-    settings |= {"clients_per_round": 3, "deadline": 120.0, "patience": 120.0, "seed": 2}
+    settings = {"checkpoint": str(folder / "state"), "num_rounds": 3, "clients_per_round": 2}
+    settings |= {"deadline": 120.0, "patience": 120.0, "seed": 2}
     slow = ";".join(f"1/{client}/slow" for client in range(4))
-    run = deployment.start_run(HERE / "apps" / "faulty", folder=str(folder), faults=slow, **settings)
-    until = time.monotonic() + 120
+    interrupted = {"name": "interrupted", "folder": str(folder), "faults": slow, **settings}
+    run = deployment.start_run(HERE / "apps" / "faulty", **interrupted)
+    until = time.monotonic() + 300
     while not list(folder.glob("at-work-1-*")):
         assert time.monotonic() < until, "round 2 did not begin"
         time.sleep(0.1)
     deployment.kill("superlink")
     run.wait(60)
     assert (folder / "state").exists()
-    assert not (folder / "resumed.npz").exists()
+    assert not (folder / "interrupted.npz").exists()
 
     deployment.start_superlink()  # SuperNodes come back by themselves
     log, params, history = run_faulty(deployment, "resumed", {}, **settings)
     assert "continuing after round 1" in log
     assert [record["server_round"] for record in history] == [1, 2, 3]
-    assert all(record["counted"] == record["asked"] for record in history)
+    for round, record in enumerate(history):  # nobody lost, and the draws of an uninterrupted run
+        drawn = sample_without_replacement(Key(seed=2, round=round), 4, 2).tolist()
+        assert record["counted"] == record["asked"] == drawn
     np.testing.assert_array_equal(params, trained_on(history, seed=2), strict=True)
 
 
@@ -200,7 +203,6 @@ def test_nothing_is_left_behind_when_a_test_fails(tmp_path):
     with pytest.raises(ZeroDivisionError):
         failing_test()
     assert not processes_of(tmp_path)
-    assert not descendants(os.getpid())
 
 
 def test_nothing_is_left_behind_when_the_test_runner_is_killed(tmp_path):

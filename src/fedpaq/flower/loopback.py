@@ -15,6 +15,7 @@ import ctypes
 import functools
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -125,6 +126,16 @@ class Loopback:
         self._runs += 1
         return self._start(f"run-{self._runs}", ["flwr", *self._run_command(app, run_config)])
 
+    def status(self) -> str:
+        """Return how the last run ended, e.g. ``finished:completed``."""
+        until = time.monotonic() + START_SECONDS
+        while True:
+            text = self._flwr(["ls", "loopback", "--limit", "1", "--format", "json"], "status", START_SECONDS)
+            found = re.findall(r'"status": "([a-z:]+)"', text)
+            if found and (found[-1].startswith("finished") or time.monotonic() >= until):
+                return str(found[-1])
+            time.sleep(0.5)
+
     def kill(self, name: str) -> None:
         """End ``superlink``, ``supernode-0``, ... and all it started at once, as a power cut would."""
         process = self._processes.pop(name)
@@ -138,15 +149,25 @@ class Loopback:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def stop(self) -> None:
-        """End every process, SuperNodes first: politely, then by force."""
-        for name in sorted(self._processes, reverse=True):
-            process = self._processes[name]
-            family = [process.pid, *descendants(process.pid)]
-            _signal(family, signal.SIGTERM)
-            if not _gone(family, process, END_SECONDS):
-                _signal(family, signal.SIGKILL)
-                _gone(family, process, END_SECONDS)
-            del self._processes[name]
+        """End every process: politely, then by force."""
+        families = [[child.pid, *descendants(child.pid)] for child in self._processes.values()]
+        everyone = [pid for family in families for pid in family]
+        _signal(everyone, signal.SIGTERM)
+        if not self._gone(everyone, END_SECONDS):
+            _signal(everyone, signal.SIGKILL)
+            self._gone(everyone, END_SECONDS)
+        self._processes.clear()
+
+    def _gone(self, pids: list[int], seconds: float) -> bool:
+        """Wait until none of ``pids`` is left, reaping our own children."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            for child in self._processes.values():
+                child.poll()
+            if not any(_alive(pid) for pid in pids):
+                return True
+            time.sleep(0.05)
+        return False
 
     def _prepare(self) -> None:
         (self.folder / "flwr-home").mkdir(parents=True, exist_ok=True)
@@ -235,16 +256,6 @@ def _signal(pids: list[int], what: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, what)
-
-
-def _gone(family: list[int], process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait until none of ``family`` is left; the first of it is our own child, to be reaped."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if process.poll() is not None and not any(_alive(pid) for pid in family[1:]):
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def _alive(pid: int) -> bool:

@@ -22,6 +22,7 @@ def main(grid, context):
     settings = context.run_config
     strategy = FedPAQ(
         clients_per_round=settings["clients-per-round"],
+        num_clients=settings["num-clients"],
         seed=settings["seed"],
         deadline=settings["deadline"],
         patience=settings["patience"],
