@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.codec_cases import gaussian_message, uneven_message
 
+from codec_cases import gaussian_message, uneven_message
 from fedpaq import compiled
 from fedpaq.codec import block_code, frequencies, tokens
 from fedpaq.codec.range_coder import RangeEncoder

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.fuzz.decode_payload import check
+
+from fuzz.decode_payload import check
 
 CORPUS = sorted((Path(__file__).parent / "fuzz" / "corpus").iterdir())
 

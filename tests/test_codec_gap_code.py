@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.codec_cases import arithmetic_message, gaussian_message, uneven_message
 
+from codec_cases import arithmetic_message, gaussian_message, uneven_message
 from fedpaq import compiled
 from fedpaq.codec import gap_code
 from fedpaq.codec.range_coder import RangeDecoder

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.codec_cases import arithmetic_message
 
+from codec_cases import arithmetic_message
 from fedpaq import compiled
 from fedpaq.codec import decode, encode, read_header
 from fedpaq.codec.block_code import encode as encode_blocks

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.codec_cases import arithmetic_message, gaussian_message, reseal, uneven_message
 
+from codec_cases import arithmetic_message, gaussian_message, reseal, uneven_message
 from fedpaq import compiled
 from fedpaq.codec import accumulate, decode, encode, read_header
 from fedpaq.codec.block_code import encode as encode_blocks

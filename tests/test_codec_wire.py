@@ -9,18 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.codec_cases import arithmetic_message, gaussian_message, uneven_message
 
+from codec_cases import arithmetic_message, gaussian_message, uneven_message
 from fedpaq import compiled
-from fedpaq.codec import accumulate, decode, encode, encode_batch, read_header, wire
+from fedpaq.codec import accumulate, decode, encode, encode_batch, order0_entropy, read_header, wire
 from fedpaq.codec.frame import BLOCK, GAP, RAW
 from fedpaq.errors import ConfigError
 from fedpaq.quantizers import Identity, Key, LowPrecision, QuantizedMessage, RawMessage
-
-
-def order0_entropy_bytes(signed_levels):
-    counts = np.unique(signed_levels, return_counts=True)[1]
-    return float((counts * np.log2(signed_levels.size / counts)).sum()) / 8
 
 
 @st.composite
@@ -150,12 +145,12 @@ def test_gaussian_payloads_stay_within_two_percent_of_the_entropy(dimension, lev
     levels = levels or math.isqrt(dimension - 1) + 1
     batch = [gaussian_message(dimension, levels, seed=seed) for seed in range(3)]
     for message, payload in zip(batch, encode_batch(batch), strict=True):
-        assert len(payload) <= 1.02 * order0_entropy_bytes(message.signed_levels) + 24
+        assert len(payload) <= 1.02 * order0_entropy(message.signed_levels) / 8 + 24
 
 
 def test_density_that_varies_along_the_vector_is_exploited():
     message = uneven_message(50_000, 100)
-    assert len(encode(message)) < 0.8 * order0_entropy_bytes(message.signed_levels)
+    assert len(encode(message)) < 0.8 * order0_entropy(message.signed_levels) / 8
 
 
 def test_encoding_a_thousand_messages_holds_memory_flat():

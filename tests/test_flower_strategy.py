@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
@@ -199,6 +201,10 @@ def test_a_node_that_left_is_not_drawn():
     for server_round in range(2, 6):
         list(strategy.configure_train(server_round, vector(), ConfigRecord(), grid))
         assert list(strategy._open.asked) == [2, 3]
+    strategy.patience = 1e9  # those that left are awaited once, not in every round
+    grid.offline = {0}
+    list(strategy.configure_train(6, vector(), ConfigRecord(), grid))
+    assert len(strategy._roster.present(grid)) == 3  # one came back
 
 
 def test_a_restarted_node_takes_over_its_client(caplog):
@@ -377,3 +383,18 @@ def test_every_message_of_a_round_shares_one_packed_model():
     assert len({id(model) for model in models}) == 1
     assert isinstance(models[0], ArrayRecord)
     assert len(models[0]) == 1
+
+
+def test_closing_a_round_takes_memory_for_the_model_not_for_the_clients():
+    dimension, clients = 300_000, 40
+    grid = InProcessGrid(drifting_app(quantize_mod(levels=1)), clients)
+    strategy = FedPAQ(clients_per_round=clients, fraction_evaluate=0.0)
+    start = record(w=np.zeros(dimension, np.float32))
+    messages = list(strategy.configure_train(1, start, ConfigRecord(), grid))
+    replies = exchange.ask(grid, messages, 60.0)
+    tracemalloc.start()
+    strategy.aggregate_train(1, replies)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(strategy.history[0].counted) == clients
+    assert peak < 60 * dimension  # float32 updates of all clients would take 160 bytes a parameter

@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from fedpaq import codec, problems, quantizers
     from fedpaq.algorithm import sweep, train
-    from fedpaq.codec import accumulate, decode, encode
+    from fedpaq.codec import accumulate, decode, encode, encode_batch, message_bits, read_header
     from fedpaq.config import FedPAQConfig
     from fedpaq.cost_model import CostModel
     from fedpaq.errors import (
@@ -40,6 +40,9 @@ _HOME = {
     "accumulate": "codec",
     "decode": "codec",
     "encode": "codec",
+    "encode_batch": "codec",
+    "message_bits": "codec",
+    "read_header": "codec",
     "History": "history",
     "Record": "history",
     "Problem": "problems",

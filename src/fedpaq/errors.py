@@ -55,13 +55,13 @@ class LostRankError(FedPAQError, ConnectionError):
     """A process of a run that several share has gone, or does not answer."""
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:
+def unknown_name(kind: str, name: object, known: Iterable[str]) -> ConfigError:
     """Build the error for a name that is not in a registry, with the nearest known one.
 
     >>> str(unknown_name("quantizer", "low-precison", ["identity", "low-precision"]))
     "unknown quantizer 'low-precison'; known: identity, low-precision (did you mean 'low-precision'?)"
     """
     known = list(known)
-    nearest = difflib.get_close_matches(name, known, n=1)
+    nearest = difflib.get_close_matches(str(name)[:100], known, n=1)  # a name may come from a file
     hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
     return ConfigError(f"unknown {kind} {name!r}; known: {', '.join(known)}{hint}")

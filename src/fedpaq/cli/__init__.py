@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 from fedpaq import __version__
-from fedpaq.cli import data
+from fedpaq.cli import bench, data
 from fedpaq.cli.doctor import doctor
+from fedpaq.cli.inspect import inspect
+from fedpaq.cli.reproduce import reproduce
 from fedpaq.cli.run import run
 from fedpaq.cli.theory import theory
 from fedpaq.errors import FedPAQError
@@ -42,9 +44,13 @@ def _root(
 
 
 app.command("run")(run)
+app.command("reproduce")(reproduce)
+app.command("reproduce")(reproduce)
 app.command("theory")(theory)
+app.command("inspect")(inspect)
 app.command("doctor")(doctor)
 app.add_typer(data.app, name="data")
+app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:

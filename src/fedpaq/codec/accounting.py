@@ -13,6 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from fedpaq.config import require_int
 from fedpaq.errors import unknown_name
@@ -31,7 +35,7 @@ def message_bits(
     """Return |Q(p, s)|, the bits of a message by one of the papers' counts; levels=None: not quantized.
 
     >>> message_bits(785, 1), message_bits(785, 1, "elias"), message_bits(785, None)
-    (1602, 371, 25120)
+    (1602, 370, 25120)
     """
     require_int("dimension", dimension, 1)
     if accounting not in COUNTS:
@@ -58,6 +62,19 @@ def elias_bits(dimension: int, levels: int) -> int:
     spread = 2 * (levels**2 + dimension) / nonzeros
     bound = math.ceil((3 + 1.5 * math.log2(spread)) * nonzeros) + FLOAT_BITS
     return min(bound, fixed_width_bits(dimension, levels))
+
+
+def order0_entropy(signed_levels: npt.NDArray[Any]) -> float:
+    """Return the order-0 empirical entropy of the levels, in bits: sum of n_v log2(p / n_v) over values v.
+
+    What a code that knew how often each level occurs, and nothing else, could not beat on average.
+
+    >>> order0_entropy(np.array([0, 0, 1, -1]))
+    6.0
+    """
+    counts = np.bincount(signed_levels.astype(np.int64) - int(signed_levels.min()))
+    counts = counts[counts > 0]
+    return float((counts * np.log2(signed_levels.size / counts)).sum())
 
 
 COUNTS: dict[str, Callable[[int, int], int]] = {"fixed-width": fixed_width_bits, "elias": elias_bits}

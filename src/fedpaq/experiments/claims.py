@@ -14,10 +14,9 @@ from fedpaq.cost_model import CostModel
 from fedpaq.experiments import judging
 from fedpaq.experiments.curve import ACCOUNTINGS, Curve
 from fedpaq.experiments.figures import FIGURES, Figure, Setting
-from fedpaq.experiments.judging import Ratio
+from fedpaq.experiments.judging import Finding, Ratio
 
 Curves = Mapping[Setting, Curve]
-Verdict = tuple[str, list[Ratio]]
 ALL = tuple(FIGURES)
 NETWORKS = tuple(name for name in FIGURES if name != "mnist")
 SUPPLEMENT = ("cifar10-248k", "cifar100", "fashion")
@@ -54,74 +53,74 @@ class Claim:
     sentence: str
     figures: tuple[str, ...]
     criterion: str
-    judge: Callable[[Evidence], Verdict]
+    judge: Callable[[Evidence], Finding]
     needs_time: bool = True  # False: the verdict is the same under both counts
 
 
-def _quantizing_costs(evidence: Evidence) -> Verdict:
+def _quantizing_costs(evidence: Evidence) -> Finding:
     found = evidence.ratios("levels", "no quantization", ["s = 1"], judging.final_loss)
-    return judging.all_above_one(found), found
+    return judging.all_above(found)
 
 
-def _fewer_clients_cost(evidence: Evidence) -> Verdict:
+def _fewer_clients_cost(evidence: Evidence) -> Finding:
     found = evidence.ratios("clients", "r = 50", ["r = 5"], judging.final_loss)
-    return judging.all_above_one(found), found
+    return judging.all_above(found)
 
 
-def _fewer_rounds_cost(evidence: Evidence) -> Verdict:
+def _fewer_rounds_cost(evidence: Evidence) -> Finding:
     found = evidence.ratios("steps", "τ = 1", ["τ = 50"], judging.final_loss)
-    return judging.all_above_one(found), found
+    return judging.all_above(found)
 
 
-def _quantizing_is_faster(evidence: Evidence) -> Verdict:
+def _quantizing_is_faster(evidence: Evidence) -> Finding:
     found = [
         ratio
         for levels in ("s = 1", "s = 5", "s = 10")
         for ratio in evidence.ratios("levels", levels, ["no quantization"], judging.times_at_levels)
     ]
-    return judging.all_above_one(found), found
+    return judging.all_above(found)
 
 
-def _clients_matter(evidence: Evidence) -> Verdict:
+def _clients_matter(evidence: Evidence) -> Finding:
     found = evidence.ratios("clients", "r = 25", ["r = 5", "r = 10", "r = 50"], judging.mean_time)
-    return judging.some_away_from_one(found), found
+    return judging.some_differ(found)
 
 
-def _few_steps_are_slower(evidence: Evidence) -> Verdict:
+def _few_steps_are_slower(evidence: Evidence) -> Finding:
     found = evidence.ratios("steps", "τ = 10", ["τ = 1", "τ = 2"], judging.mean_time)
-    return judging.all_above_one(found), found
+    return judging.all_above(found)
 
 
-def _many_steps_run_faster(evidence: Evidence) -> Verdict:
+def _many_steps_run_faster(evidence: Evidence) -> Finding:
     others = ["τ = 1", "τ = 2", "τ = 5", "τ = 10", "τ = 20"]
     found = evidence.ratios("steps", "τ = 50", others, judging.total_time)
-    return judging.all_above_one(found), found
+    return judging.all_above(found)
 
 
-def _many_steps_are_less_accurate(evidence: Evidence) -> Verdict:
+def _many_steps_are_less_accurate(evidence: Evidence) -> Finding:
     found = [
         ratio
         for steps in ("τ = 1", "τ = 2", "τ = 10")
         for ratio in evidence.ratios("steps", steps, ["τ = 50"], judging.final_loss)
     ]
-    return judging.all_above_one(found), found
+    return judging.all_above(found)
 
 
-def _ten_steps_are_best(evidence: Evidence) -> Verdict:
+def _ten_steps_are_best(evidence: Evidence) -> Finding:
     others = ["τ = 1", "τ = 2", "τ = 5", "τ = 20", "τ = 50"]
     found = evidence.ratios("steps", "τ = 10", others, judging.mean_time)
-    return judging.all_above_tie(found), found
+    return judging.all_above(found, 1 / judging.TIE)
 
 
-def _steps_trade_off(evidence: Evidence) -> Verdict:
+def _steps_trade_off(evidence: Evidence) -> Finding:
     slow = evidence.ratios("steps", "τ = 10", ["τ = 1"], judging.mean_time)
     coarse = evidence.ratios("steps", "τ = 10", ["τ = 50"], judging.final_loss)
-    return judging.all_above_one(slow + coarse), slow + coarse
+    return judging.all_above(slow + coarse)
 
 
-def _fedpaq_is_first(evidence: Evidence) -> Verdict:
+def _fedpaq_is_first(evidence: Evidence) -> Finding:
     found = evidence.ratios("methods", "FedPAQ", ["FedAvg", "QSGD"], judging.times_at_levels)
-    return judging.all_above_one(found), found
+    return judging.all_above(found)
 
 
 _COST = (
@@ -238,7 +237,8 @@ CLAIMS = (
     Claim(
         "local-steps-trade-off",
         "Section 5.2",
-        "The communication-computation tradeoff in terms of period length τ is demonstrated in the third plot …",
+        "The communication-computation tradeoff in terms of period length τ is demonstrated in the third "
+        "plot …",
         NETWORKS,
         "τ = 1 takes longer than τ = 10 in mean time to the common levels, and the loss after T steps is "
         "higher with τ = 50 than with τ = 10.",
@@ -292,9 +292,14 @@ def judge(figure: Figure, curves: Curves) -> list[dict[str, Any]]:
 
 
 def _judged(claim: Claim, evidence: Evidence) -> dict[str, Any]:
-    verdict, ratios = claim.judge(evidence)
-    numbers = [
-        {key: value if key == "what" else float(f"{value:.4g}") for key, value in asdict(ratio).items()}
-        for ratio in ratios
-    ]
-    return {"verdict": verdict, "ratios": numbers}
+    finding = claim.judge(evidence)
+    return {
+        "verdict": finding.verdict,
+        "decisive": None if finding.decisive is None else _numbers(finding.decisive),
+        "ratios": [_numbers(ratio) for ratio in finding.ratios],
+    }
+
+
+def _numbers(ratio: Ratio) -> dict[str, Any]:
+    values = asdict(ratio)
+    return {key: value if key == "what" else float(f"{value:.4g}") for key, value in values.items()}

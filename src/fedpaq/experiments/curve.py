@@ -17,7 +17,7 @@ import numpy.typing as npt
 from fedpaq import __version__, codec
 from fedpaq.cost_model import CostModel
 from fedpaq.errors import ConfigError, unknown_name
-from fedpaq.experiments.figures import BATCH_SIZE, NUM_CLIENTS, TOTAL_STEPS, Setting
+from fedpaq.experiments.figures import BATCH_SIZE, NUM_CLIENTS, TOTAL_STEPS, Figure, Setting
 
 Float64 = npt.NDArray[np.float64]
 FORMAT = "fedpaq-curve-1"
@@ -26,6 +26,7 @@ AXES = ("seconds", "rounds", "bits")
 PROBLEM_SEED = 0  # one partition and one x_0, shared by all curves of a figure
 SEEDS = (0, 1, 2, 3, 4)
 TUNING_SEEDS = (100, 101, 102)
+MORE_TUNING_SEEDS = tuple(range(100, 110))  # where a run takes milliseconds
 COARSE = (4.0**-3, 4.0**-2, 4.0**-1)  # widened where the best lies at an end
 FINE = tuple(2.0**power for power in (-1.0, -0.5, 0.5, 1.0))  # around the coarse best
 
@@ -60,6 +61,12 @@ class CurveSettings:
         return self.total_steps // self.setting.local_steps
 
 
+def curve_settings(figure: Figure) -> list[CurveSettings]:
+    """Return what each curve of the figure depends on."""
+    seeds = MORE_TUNING_SEEDS if figure.name == "mnist" else TUNING_SEEDS
+    return [CurveSettings(figure.problem, setting, tuning_seeds=seeds) for setting in figure.settings]
+
+
 @dataclass(frozen=True, eq=False)
 class Curve:
     """A finished curve; arrays are (seeds, K + 1), entry k after k rounds."""
@@ -76,12 +83,12 @@ class Curve:
     @property
     def relative_loss(self) -> Float64:
         """f(x_k) / f(x_0)."""
-        return self.loss / self.loss[:, :1]
+        return np.asarray(self.loss / self.loss[:, :1])
 
     def bits(self, accounting: str) -> Float64:
         """Return the bits uploaded so far under ``accounting``: (seeds, K + 1)."""
         if accounting == "payload":
-            return 8.0 * self.payload_bytes
+            return np.asarray(8.0 * self.payload_bytes)
         if accounting not in ACCOUNTINGS:
             raise unknown_name("accounting", accounting, ACCOUNTINGS)
         setting = self.settings.setting
@@ -150,8 +157,11 @@ class Curve:
 
 
 def _settings(values: dict[str, Any]) -> CurveSettings:
-    plain = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-    return CurveSettings(**{**plain, "setting": Setting(**values["setting"])})
+    plain: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
+    }
+    plain["setting"] = Setting(**values["setting"])
+    return CurveSettings(**plain)
 
 
 def rounded(values: Any) -> list[float]:

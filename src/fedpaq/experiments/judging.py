@@ -35,11 +35,6 @@ class Ratio:
     low: float
     high: float
 
-    @property
-    def text(self) -> str:
-        """The ratio as people read it."""
-        return f"{self.what}: {self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
-
 
 def paired_ratio(what: str, first: Float64, second: Float64) -> Ratio:
     """Return the geometric mean over seeds of second / first with its interval: arrays (seeds,)."""
@@ -112,23 +107,33 @@ def final_loss(first: Curve, second: Curve, names: tuple[str, str]) -> list[Rati
     return [paired_ratio(what, first.loss[:, -1], second.loss[:, -1])]
 
 
-def all_above_one(ratios: Sequence[Ratio]) -> str:
-    """Say whether every ratio exceeds 1: some interval below 1 refutes it, all above 1 confirm it."""
-    if any(ratio.high < 1 for ratio in ratios):
-        return FAILS
-    return HOLDS if ratios and all(ratio.low > 1 for ratio in ratios) else UNDECIDED
+@dataclass(frozen=True)
+class Finding:
+    """A verdict, the ratios it rests on, and the one that decided it."""
+
+    verdict: str
+    ratios: tuple[Ratio, ...]
+    decisive: Ratio | None
 
 
-def all_above_tie(ratios: Sequence[Ratio]) -> str:
-    """Say whether no ratio lies below a tie: the first curve is the best, or tied with it."""
-    if any(ratio.high < 1 / TIE for ratio in ratios):
-        return FAILS
-    return HOLDS if ratios and all(ratio.low > 1 / TIE for ratio in ratios) else UNDECIDED
+def all_above(ratios: Sequence[Ratio], bound: float = 1.0) -> Finding:
+    """Judge "every ratio exceeds ``bound``": one interval below refutes it, all above confirm it."""
+    if not ratios:
+        return Finding(UNDECIDED, (), None)
+    lowest = min(ratios, key=lambda ratio: ratio.high)
+    if lowest.high < bound:
+        return Finding(FAILS, tuple(ratios), lowest)
+    weakest = min(ratios, key=lambda ratio: ratio.low)
+    return Finding(HOLDS if weakest.low > bound else UNDECIDED, tuple(ratios), weakest)
 
 
-def some_away_from_one(ratios: Sequence[Ratio]) -> str:
-    """Say whether some ratio differs from 1 by more than a tie."""
-    if any(ratio.low > TIE or ratio.high < 1 / TIE for ratio in ratios):
-        return HOLDS
-    tied = ratios and all(ratio.low > 1 / TIE and ratio.high < TIE for ratio in ratios)
-    return FAILS if tied else UNDECIDED
+def some_differ(ratios: Sequence[Ratio]) -> Finding:
+    """Judge "some ratio differs from 1 by more than a tie"."""
+    if not ratios:
+        return Finding(UNDECIDED, (), None)
+    farthest = max(ratios, key=lambda ratio: max(ratio.low, 1 / ratio.high))
+    widest = max(ratios, key=lambda ratio: max(ratio.high, 1 / ratio.low))
+    if farthest.low > TIE or farthest.high < 1 / TIE:
+        return Finding(HOLDS, tuple(ratios), farthest)
+    tied = widest.low > 1 / TIE and widest.high < TIE
+    return Finding(FAILS if tied else UNDECIDED, tuple(ratios), widest)

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedpaq.atomic_file import atomic_write
 from fedpaq.cost_model import CostModel
 from fedpaq.experiments.curve import Curve
 from fedpaq.experiments.figures import Figure, Panel, Setting
+from fedpaq.experiments.loss_axis import loss_range, ticks
 from fedpaq.experiments.palette import LOOKS, Look
-from fedpaq.experiments.store import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -20,7 +21,7 @@ COUNTED = {
     "payload": "uploads counted in real payload bytes",
     "fixed-width": "uploads counted in the paper's fixed-width bits",
 }
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.grid": True,
     "grid.color": "#dddddd",
@@ -46,7 +47,7 @@ def save_plots(figure: Figure, curves: Mapping[Setting, Curve], accounting: str,
             dates = {"CreationDate": None} if kind == "pdf" else {"Software": None}
             canvas.savefig(content, format=kind, dpi=150, metadata=dates)
             path = folder / f"{figure.name}-{accounting}.{kind}"
-            write_atomically(path, content.getvalue())
+            atomic_write(path, content.getvalue())
             paths.append(path)
     return paths
 
@@ -58,11 +59,10 @@ def draw(figure: Figure, curves: Mapping[Setting, Curve], accounting: str) -> Ca
 
     canvas = Canvas(figsize=(14, 4.1), layout="constrained")
     FigureCanvasAgg(canvas)
-    axes: Any = canvas.subplots(1, len(figure.panels), sharey=True)
+    axes: Any = canvas.subplots(1, len(figure.panels))
     for axis, panel in zip(axes, figure.panels, strict=True):
         _draw_panel(axis, panel, curves, CostModel.from_ratio(figure.ratio), accounting)
     axes[0].set_ylabel("relative training loss  f(x_k) / f(x_0)")
-    _thin_ticks(axes[0])
     canvas.suptitle(
         f"{figure.title} ({figure.where}): {COUNTED[accounting]}; mean and range of "
         f"{len(next(iter(curves.values())).settings.seeds)} seeds",
@@ -77,6 +77,10 @@ def _draw_panel(
     for look, (label, setting) in zip(LOOKS, panel.curves.items(), strict=False):
         _draw_curve(axis, label, curves[setting], cost_model, accounting, look)
     axis.set(xscale="log", yscale="log", xlabel="modelled time (mean gradient times)")
+    low, high = loss_range([curves[setting] for setting in panel.curves.values()])
+    axis.set_ylim(low, high)
+    axis.set_yticks(ticks(low, high), [f"{tick:g}" for tick in ticks(low, high)])
+    axis.set_yticks([], minor=True)
     axis.set_title(f"{panel.title}\n{panel.fixed}", fontsize=9)
     columns = 3 if len(panel.curves) > 4 else 2
     axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=columns, columnspacing=1.2)
@@ -100,16 +104,3 @@ def _draw_curve(
         markersize=4,
         markevery=max(1, len(time) // 10),
     )
-
-
-def _thin_ticks(axis: Any) -> None:
-    """Label a short logarithmic axis with plain numbers, few enough not to touch."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    low, high = axis.get_ylim()
-    steps = (1.0, 2.0, 5.0) if high / low > 6 else tuple(1 + 0.5 * step for step in range(18))
-    if high / low < 2.2:
-        steps = tuple(1 + 0.1 * step for step in range(90))
-    axis.yaxis.set_major_locator(LogLocator(subs=steps, numticks=12))
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.yaxis.set_minor_formatter(NullFormatter())

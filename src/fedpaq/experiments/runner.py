@@ -10,7 +10,7 @@ import numpy as np
 from fedpaq import problems
 from fedpaq.errors import DivergedError
 from fedpaq.experiments import tuning
-from fedpaq.experiments.curve import Curve, CurveSettings
+from fedpaq.experiments.curve import Curve, CurveSettings, curve_settings
 from fedpaq.experiments.figures import Figure, Setting
 from fedpaq.experiments.store import CurveStore
 from fedpaq.history import History
@@ -62,11 +62,6 @@ def run_curve(problem: Problem, settings: CurveSettings, progress: Progress | No
         payload_bytes=_column(histories, "payload_bytes").astype(np.int64),
         computation_seconds=_column(histories, "computation_seconds"),
     )
-
-
-def curve_settings(figure: Figure) -> list[CurveSettings]:
-    """Return what each curve of the figure depends on."""
-    return [CurveSettings(figure.problem, setting) for setting in figure.settings]
 
 
 def load_problem(figure: Figure, data_dir: Path | None) -> Problem:

@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
+import functools
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -35,6 +38,7 @@ QUIET = {
 }
 START_SECONDS = 60.0
 END_SECONDS = 10.0
+PR_SET_PDEATHSIG = 1
 
 
 class Loopback:
@@ -122,6 +126,16 @@ class Loopback:
         self._runs += 1
         return self._start(f"run-{self._runs}", ["flwr", *self._run_command(app, run_config)])
 
+    def status(self) -> str:
+        """Return how the last run ended, e.g. ``finished:completed``."""
+        until = time.monotonic() + START_SECONDS
+        while True:
+            text = self._flwr(["ls", "loopback", "--limit", "1", "--format", "json"], "status", START_SECONDS)
+            found = re.findall(r'"status": "([a-z:]+)"', text)
+            if found and (found[-1].startswith("finished") or time.monotonic() >= until):
+                return str(found[-1])
+            time.sleep(0.5)
+
     def kill(self, name: str) -> None:
         """End ``superlink``, ``supernode-0``, ... and all it started at once, as a power cut would."""
         process = self._processes.pop(name)
@@ -135,15 +149,25 @@ class Loopback:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def stop(self) -> None:
-        """End every process, SuperNodes first: politely, then by force."""
-        for name in sorted(self._processes, reverse=True):
-            process = self._processes[name]
-            family = [process.pid, *descendants(process.pid)]
-            _signal(family, signal.SIGTERM)
-            if not _gone(family, process, END_SECONDS):
-                _signal(family, signal.SIGKILL)
-                _gone(family, process, END_SECONDS)
-            del self._processes[name]
+        """End every process: politely, then by force."""
+        families = [[child.pid, *descendants(child.pid)] for child in self._processes.values()]
+        everyone = [pid for family in families for pid in family]
+        _signal(everyone, signal.SIGTERM)
+        if not self._gone(everyone, END_SECONDS):
+            _signal(everyone, signal.SIGKILL)
+            self._gone(everyone, END_SECONDS)
+        self._processes.clear()
+
+    def _gone(self, pids: list[int], seconds: float) -> bool:
+        """Wait until none of ``pids`` is left, reaping our own children."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            for child in self._processes.values():
+                child.poll()
+            if not any(_alive(pid) for pid in pids):
+                return True
+            time.sleep(0.05)
+        return False
 
     def _prepare(self) -> None:
         (self.folder / "flwr-home").mkdir(parents=True, exist_ok=True)
@@ -151,10 +175,9 @@ class Loopback:
         if self.tls:
             write_certificates(self.folder)
             trust = f"root-certificates = {json.dumps(str(self.folder / 'ca.crt'))}"
-        config = (
-            f'[superlink]\ndefault = "loopback"\n\n[superlink.loopback]\naddress = "127.0.0.1:{self.port}"\n'
-        )
-        (self.folder / "flwr-home" / "config.toml").write_text(f"{config}{trust}\n")
+        address = f'address = "127.0.0.1:{self.port}"'
+        lines = ["[superlink]", 'default = "loopback"', "[superlink.loopback]", address, trust]
+        (self.folder / "flwr-home" / "config.toml").write_text("\n".join(lines) + "\n")
 
     def _run_command(self, app: str | os.PathLike[str], run_config: Mapping[str, Any]) -> list[str]:
         settings = " ".join(f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in run_config.items())
@@ -181,6 +204,7 @@ class Loopback:
                 stdin=subprocess.DEVNULL,
                 env=self._environment,
                 cwd=self.folder,
+                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
             )
         self._processes[name] = process
         return process
@@ -203,11 +227,13 @@ def free_port() -> int:
 
 def descendants(pid: int) -> list[int]:
     """Return the ids of all processes that ``pid`` has started, and theirs."""
-    listing = subprocess.run(["ps", "-Ao", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    with subprocess.Popen(["ps", "-Ao", "pid=,ppid="], stdout=subprocess.PIPE, text=True) as ps:
+        listing, _ = ps.communicate()
     children: dict[int, list[int]] = {}
     for line in listing.splitlines():
         child, parent = map(int, line.split())
-        children.setdefault(parent, []).append(child)
+        if child != ps.pid:
+            children.setdefault(parent, []).append(child)
     found, open_ends = [], [pid]
     while open_ends:
         below = children.get(open_ends.pop(), [])
@@ -216,20 +242,20 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def _end_with_parent() -> None:
+    """Ask the kernel to end this new process when the one that started it is gone, however that ended."""
+    _libc().prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
 def _signal(pids: list[int], what: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, what)
-
-
-def _gone(family: list[int], process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait until none of ``family`` is left; the first of it is our own child, to be reaped."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if process.poll() is not None and not any(_alive(pid) for pid in family[1:]):
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def _alive(pid: int) -> bool:

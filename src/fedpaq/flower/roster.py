@@ -34,15 +34,17 @@ class Roster:
         self._node_of: dict[int, int] = {}  # client -> node
         self._asked: dict[int, Message] = {}  # node -> the open question
         self._refused: dict[int, str] = {}  # node -> why it cannot take part
-        self._complete = False
+        self._expected: int | None = None  # how many clients are worth waiting for; None: before the first draw
 
     def gather(self, grid: Grid, wanted: int, least: int, patience: float) -> dict[int, int]:
         """Return {client: node} of those present, in client order.
 
-        Wait until ``wanted`` clients are there; after ``patience`` seconds ``least`` are enough.
-        Fewer than that are awaited without limit, as Flower does.
+        Wait until ``wanted`` clients are there; after ``patience`` seconds ``least`` are enough, and
+        those missing are not awaited again, but welcome. Fewer than ``least`` are awaited without
+        limit, as Flower does.
         """
         start = said = time.monotonic()
+        wanted = wanted if self._expected is None else min(wanted, self._expected)
         while True:
             present = self.present(grid)
             waited = time.monotonic() - start
@@ -55,7 +57,7 @@ class Roster:
             time.sleep(POLL_SECONDS)
         if len(present) < wanted:
             log.warning("only %d of %d clients are present after %.0f s", len(present), wanted, waited)
-        self._complete = True
+        self._expected = len(present)
         return present
 
     def present(self, grid: Grid) -> dict[int, int]:
@@ -90,7 +92,7 @@ class Roster:
 
     def _enter(self, node: int, client: int) -> None:
         before = self._node_of.get(client)
-        if before is not None and not self._complete:
+        if before is not None and self._expected is None:
             raise ConfigError(
                 f"client={client} is already node={before}; give every SuperNode its own partition-id in "
                 "--node-config"

@@ -42,6 +42,7 @@ from fedpaq.randomness import Key, sample_without_replacement
 
 log = logging.getLogger("flwr")
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+TTL_SLACK = 60.0  # seconds; the deadline is ours to watch, not the SuperLink's
 EVALUATION = 1  # "client" of the stream that draws who evaluates; participants use 0
 
 
@@ -266,7 +267,7 @@ class FedPAQ(Strategy):
         return self._message(content, node, MessageType.TRAIN, server_round)
 
     def _message(self, content: RecordDict, node: int, kind: str, server_round: int) -> Message:
-        return Message(content, node, kind, ttl=self.deadline, group_id=str(server_round))
+        return Message(content, node, kind, ttl=self.deadline + TTL_SLACK, group_id=str(server_round))
 
     def _record(self, closed: ClosedRound) -> RoundRecord:
         pricing = None

@@ -1,0 +1,1 @@
+"""A model of any size, for counting bytes."""

@@ -1,0 +1,70 @@
+"""``fedpaq inspect``: what a payload says, and how close it comes to its entropy."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+
+def inspect(
+    file: Annotated[Path, typer.Argument(help="A payload, as fedpaq.encode wrote it.", dir_okay=False)],
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Show a payload's header, density, bits per coordinate and entropy.
+
+    Example: fedpaq inspect update.fpq --json
+    """
+    report = examine(file.read_bytes())
+    if json:
+        typer.echo(json_module.dumps(report, indent=1))
+        return
+    table = Table(title=f"payload {file.name}", show_header=False)
+    for name, value in report.items():
+        table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else _text(value))
+    Console().print(table)
+
+
+def examine(payload: bytes) -> dict[str, Any]:
+    """Return what header and body of a payload say; raises WireFormatError."""
+    from fedpaq.codec import decode, message_bits, order0_entropy, read_header
+    from fedpaq.quantizers import QuantizedMessage
+
+    header = read_header(payload)
+    message = decode(payload)
+    report: dict[str, Any] = {
+        "payload_bytes": len(payload),
+        "format_version": header.version,
+        "code": header.code_name,
+        "dimension": header.dimension,
+    }
+    if isinstance(message, QuantizedMessage):
+        levels = message.signed_levels
+        nonzeros = int((levels != 0).sum())
+        entropy = order0_entropy(levels)
+        fixed_width = message_bits(header.dimension, header.levels, bucket_size=header.bucket_size)
+        report |= {
+            "levels": header.levels,
+            "bucket_size": header.bucket_size,
+            "norms": len(header.norms),
+            "largest_norm": float(header.norms.max()),
+            "nonzeros": nonzeros,
+            "density": nonzeros / header.dimension,
+            "largest_level": int(abs(levels.astype(int)).max()),
+            "entropy_bytes": entropy / 8,
+            "payload_over_entropy": 8 * len(payload) / entropy if entropy else None,
+            "fixed_width_bytes": fixed_width / 8,
+        }
+    report["bits_per_coordinate"] = 8 * len(payload) / header.dimension
+    report["float32_over_payload"] = 4 * header.dimension / len(payload)
+    return report
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,77 @@
+"""Report: all figures and verdicts as one HTML page that needs no network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from fedpaq import __version__
+from fedpaq.atomic_file import atomic_write
+from fedpaq.cost_model import CostModel
+from fedpaq.experiments.curve import ACCOUNTINGS, Curve, rounded
+from fedpaq.experiments.figures import Figure, Panel, Setting
+from fedpaq.experiments.loss_axis import loss_range, ticks
+from fedpaq.experiments.palette import LOOKS
+
+Results = Sequence[tuple[Figure, Mapping[Setting, Curve]]]
+
+
+def save_report(results: Results, verdicts: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write the page: data, plotting library and code in one file."""
+    from plotly.offline import get_plotlyjs
+
+    template = (resources.files("fedpaq.experiments") / "report.html").read_text(encoding="utf-8")
+    data = {
+        "version": __version__,
+        "looks": [{"colour": k.colour, "marker": k.plotly_marker, "dash": k.plotly_dash} for k in LOOKS],
+        "figures": [_figure(figure, curves) for figure, curves in results],
+        "verdicts": list(verdicts),
+    }
+    # "</" would end the script element early.
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
+    page = template.replace("/*DATA*/", text).replace("/*PLOTLY*/", get_plotlyjs())
+    atomic_write(path, page.encode())
+
+
+def _figure(figure: Figure, curves: Mapping[Setting, Curve]) -> dict[str, Any]:
+    return {
+        "name": figure.name,
+        "title": figure.title,
+        "where": figure.where,
+        "ratio": figure.ratio,
+        "dimension": next(iter(curves.values())).dimension,
+        "panels": [_panel(panel, curves, CostModel.from_ratio(figure.ratio)) for panel in figure.panels],
+    }
+
+
+def _panel(panel: Panel, curves: Mapping[Setting, Curve], cost_model: CostModel) -> dict[str, Any]:
+    low, high = loss_range([curves[setting] for setting in panel.curves.values()])
+    return {
+        "name": panel.name,
+        "title": panel.title,
+        "fixed": panel.fixed,
+        "range": [low, high],
+        "ticks": ticks(low, high),
+        "curves": [_curve(label, curves[setting], cost_model) for label, setting in panel.curves.items()],
+    }
+
+
+def _curve(label: str, curve: Curve, cost_model: CostModel) -> dict[str, Any]:
+    """Return what the page draws: means and range over seeds from round 1 on."""
+    relative = curve.relative_loss[:, 1:]
+    return {
+        "label": label,
+        "setting": curve.settings.setting.slug,
+        "step_size": curve.step_size,
+        "loss": rounded(curve.loss[:, 1:].mean(axis=0)),
+        "mean": rounded(relative.mean(axis=0)),
+        "low": rounded(relative.min(axis=0)),
+        "high": rounded(relative.max(axis=0)),
+        **{
+            axis: {name: rounded(curve.axis(axis, name, cost_model).mean(axis=0)[1:]) for name in ACCOUNTINGS}
+            for axis in ("seconds", "bits")
+        },
+    }

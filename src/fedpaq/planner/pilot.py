@@ -1,0 +1,138 @@
+"""Pilot: the runs of one shape, all step sizes and seeds as one batch, a round at a time.
+
+A run of ``fedpaq.sweep`` goes to its end; a pilot stops after any round and goes on later. Its loss
+is watched on some samples only, the same for every pilot: looking at all of them after every
+round would cost more than the training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpaq.aggregation import Mean
+from fedpaq.clients import choose_executor, draw_participants, local_work
+from fedpaq.config import FedPAQConfig
+from fedpaq.planner.expected_time import expected_computation
+from fedpaq.planner.search_space import Shape
+from fedpaq.planner.task import Task
+from fedpaq.uplink import choose_uplink
+
+Float64 = npt.NDArray[np.float64]
+
+
+@dataclass(eq=False)
+class Arm:
+    """One step size of a pilot: the mean over its seeds after every round."""
+
+    shape: Shape
+    step_size: float
+    losses: list[float] = field(default_factory=list)  # entry k after k rounds
+    seconds: list[float] = field(default_factory=list)
+    upload_bytes: list[float] = field(default_factory=list)
+    alive: bool = True
+
+    @property
+    def loss(self) -> float:
+        """The loss after the last round."""
+        return self.losses[-1]
+
+    def loss_at(self, seconds: float) -> float:
+        """Return the loss after the last round that was over by then."""
+        return self.losses[int(np.searchsorted(self.seconds, seconds, side="right")) - 1]
+
+
+class Pilot:
+    """Runs of one shape that can be paused; ``gradient_steps`` counts what they cost."""
+
+    def __init__(self, task: Task, shape: Shape, step_sizes: Sequence[float], seeds: Sequence[int]) -> None:
+        self.shape, self._task, self._problem = shape, task, task.problem
+        self._cost_model, self._batch_size = task.cost_model, task.batch_size
+        self._executor = choose_executor("auto", task.problem, shape.clients_per_round)
+        self._uplink = choose_uplink(shape.quantizer, Mean(), task.problem)
+        self.arms = [Arm(shape, step_size) for step_size in step_sizes]
+        self._configs = [[self._config(arm.step_size, seed) for seed in seeds] for arm in self.arms]
+        self._params = np.tile(
+            self._problem.initial_params, (len(self.arms), len(seeds), 1)
+        )  # (arms, seeds, p)
+        self._seconds = np.zeros((len(self.arms), len(seeds)))
+        self._bytes = np.zeros((len(self.arms), len(seeds)))
+        self.round, self.gradient_steps = 0, 0
+        first = task.watched.evaluate(self._problem.initial_params).loss
+        for arm in self.arms:
+            arm.losses.append(first)
+            arm.seconds.append(0.0)
+            arm.upload_bytes.append(0.0)
+
+    @property
+    def alive(self) -> list[Arm]:
+        """The arms still running."""
+        return [arm for arm in self.arms if arm.alive]
+
+    def next_seconds(self) -> float:
+        """Return when the next round would be over; a first round is taken to upload nothing."""
+        elapsed = max(arm.seconds[-1] for arm in self.alive)
+        batch = self._batch_size or float(self._problem.partition.sizes().mean())
+        computing = expected_computation(self._cost_model, self.shape, batch)
+        uploaded = max(arm.upload_bytes[-1] for arm in self.alive) / max(1, self.round)
+        uploading = self._cost_model.communication_seconds(8 * uploaded, self._problem.dimension)
+        return elapsed + computing + uploading
+
+    def play(self) -> None:
+        """Play one round of every arm that is alive: lines 2 to 11 of Algorithm 1, as ``sweep`` does."""
+        rows = [row for row, arm in enumerate(self.arms) if arm.alive]
+        configs = [config for row in rows for config in self._configs[row]]
+        params = self._params[rows].reshape(len(configs), -1)  # (runs, p)
+        participants = draw_participants(self._problem, configs, self.round)
+        inbox = self._uplink.open(len(configs), self._problem.dimension)
+        for work in local_work(
+            self._problem, configs, self.round, params, participants, share=self._uplink.share
+        ):
+            inbox.send(self._executor.local_updates(self._problem, work), work)
+        mean, payload_bytes = inbox.close()
+        params = (params + mean).astype(np.float32)
+
+        seconds = [
+            self._round_seconds(config, clients, size)
+            for config, clients, size in zip(configs, participants, payload_bytes.tolist(), strict=True)
+        ]
+        shape = (len(rows), -1)
+        self._params[rows] = params.reshape(*shape, params.shape[1])
+        self._seconds[rows] += np.reshape(seconds, shape)
+        self._bytes[rows] += payload_bytes.reshape(shape)
+        self.round += 1
+        self.gradient_steps += len(configs) * self.shape.clients_per_round * self.shape.local_steps
+        self._record(rows, params)
+
+    def _record(self, rows: Sequence[int], params: npt.NDArray[np.float32]) -> None:
+        finite = np.isfinite(params).all(axis=1)
+        losses = np.full(len(params), np.inf)
+        losses[finite] = [found.loss for found in self._task.watched.evaluate_batch(params[finite])]
+        means = losses.reshape(len(rows), -1).mean(axis=1)
+        for row, loss in zip(rows, means.tolist(), strict=True):
+            arm = self.arms[row]
+            arm.losses.append(loss)
+            arm.seconds.append(float(self._seconds[row].mean()))
+            arm.upload_bytes.append(float(self._bytes[row].mean()))
+            arm.alive = np.isfinite(loss)
+
+    def _config(self, step_size: float, seed: int) -> FedPAQConfig:
+        return FedPAQConfig(
+            clients_per_round=self.shape.clients_per_round,
+            local_steps=self.shape.local_steps,
+            total_steps=self.shape.local_steps,  # a pilot has no end
+            batch_size=self._batch_size,
+            step_size=step_size,
+            seed=seed,
+        )
+
+    def _round_seconds(self, config: FedPAQConfig, clients: npt.NDArray[np.int64], payload_bytes: int) -> float:
+        sizes = self._problem.partition.sizes(clients)
+        per_step = sizes if self._batch_size is None else np.full(len(clients), self._batch_size)
+        computing = self._cost_model.computation_seconds(
+            config.seed, self.round, clients, self.shape.local_steps * per_step
+        )
+        return computing + self._cost_model.communication_seconds(8 * payload_bytes, self._problem.dimension)

@@ -1,0 +1,1 @@
+"""The MNIST example, with a witness."""

@@ -1,0 +1,220 @@
+"""Real deployments: a SuperLink and SuperNodes as processes on loopback, from start to stop."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedpaq
+from fedpaq import codec
+from fedpaq.clients import train_one_client
+from fedpaq.flower.loopback import Loopback
+from fedpaq.randomness import Key, sample_without_replacement
+
+pytestmark = [pytest.mark.flower, pytest.mark.slow]
+
+HERE = Path(__file__).resolve().parent
+EXAMPLE = HERE.parent.parent / "examples" / "flower-mnist"
+LEVELS = fedpaq.LowPrecision(levels=1)
+
+
+def environment():
+    """Processes that import what this one imports, and the example; one thread each."""
+    paths = [str(Path(fedpaq.__file__).parents[1]), str(EXAMPLE), os.environ.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": os.pathsep.join(path for path in paths if path), "OMP_NUM_THREADS": "1"}
+
+
+def processes_of(folder):
+    """Return the processes whose environment names this deployment (where /proc tells)."""
+    marker, found = f"FLWR_HOME={folder}".encode(), []
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if marker in entry.read_bytes():
+                found.append(int(entry.parent.name))
+        except OSError:  # gone, or not ours to read
+            continue
+    return [pid for pid in found if pid != os.getpid()]
+
+
+def read_result(path):
+    with np.load(path) as found:
+        return found["params"], json.loads(str(found["history"]))
+
+
+def wait_for(path, seconds=300.0):
+    until = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < until, f"{path.name} did not appear"
+        time.sleep(0.1)
+
+
+def test_a_tls_deployment_equals_the_simulator_and_learns(tmp_path):
+    settings = {"num_rounds": 3, "clients_per_round": 2, "num_clients": 3, "seed": 5}
+    (tmp_path / "payloads").mkdir()
+    with Loopback(tmp_path, num_supernodes=3, tls=True, environment=environment()) as deployment:
+        log = deployment.run(
+            HERE / "apps" / "witness",
+            result=str(tmp_path / "result.npz"),
+            payloads=str(tmp_path / "payloads"),
+            timeout=400,
+            **settings,
+        )
+        assert processes_of(tmp_path)
+    assert not processes_of(tmp_path)
+    assert (tmp_path / "result.npz").exists(), log
+
+    problem = fedpaq.problems.load("mnist-logistic", num_clients=3, seed=5)
+    config = fedpaq.FedPAQConfig(
+        clients_per_round=2, local_steps=5, total_steps=15, batch_size=10, step_size=0.2, seed=5
+    )
+    rounds = []
+    simulated = fedpaq.train(
+        problem,
+        config,
+        quantizer=LEVELS,
+        executor="sequential",
+        callback=lambda record, params: rounds.append(params.copy()),
+    )
+    params, history = read_result(tmp_path / "result.npz")
+    np.testing.assert_array_equal(params, simulated.params, strict=True)
+    assert problem.evaluate(params).accuracy > 0.9
+
+    for round, record in enumerate(history):
+        assert record["asked"] == record["counted"]
+        for client in record["counted"]:
+            local = train_one_client(problem, config, round=round, client=client, params=rounds[round])
+            key = Key(seed=5, round=round, client=client)
+            expected = codec.encode(LEVELS.quantize(local - rounds[round], key=key))
+            assert (tmp_path / "payloads" / f"{round}-{client}").read_bytes() == expected
+    assert len(list((tmp_path / "payloads").iterdir())) == 6
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("faulty")
+    with Loopback(folder, num_supernodes=4, environment=environment()) as running:
+        yield running
+    assert not processes_of(folder)
+
+
+def load_task():
+    spec = importlib.util.spec_from_file_location("faulty_task", HERE / "apps/faulty/faulty/task.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def trained_on(history, seed=1):
+    """Train on exactly the replies that counted."""
+    task = load_task()
+    params = np.zeros(task.DIMENSION, np.float32)
+    for round, record in enumerate(history):
+        total = np.zeros(task.DIMENSION)
+        for client in record["counted"]:
+            update = task.local_params(params, round, client) - params
+            LEVELS.quantize(update, key=Key(seed=seed, round=round, client=client)).add_to(total)
+        params = (params + total / len(record["counted"])).astype(np.float32)
+    return params
+
+
+def run_faulty(deployment, name, faults, **settings):
+    """Run the faulty app and return its log, final params and history."""
+    folder = deployment.folder
+    text = ";".join(f"{round}/{client}/{kind}" for (round, client), kind in faults.items())
+    log = deployment.run(
+        HERE / "apps" / "faulty", name=name, faults=text, folder=str(folder), timeout=400, **settings
+    )
+    assert (folder / f"{name}.npz").exists(), log
+    return log, *read_result(folder / f"{name}.npz")
+
+
+def test_every_kind_of_bad_client_is_dropped_and_the_rest_trains(deployment):
+    faults = {
+        (0, 1): "truncated",
+        (0, 2): "raises",
+        (1, 0): "random",
+        (1, 3): "nan-norm",
+        (2, 2): "wrong-dimension",
+        (2, 1): "oversized",
+    }
+    log, params, history = run_faulty(deployment, "faults", faults, num_rounds=3, deadline=120.0)
+    for (round, client), _ in faults.items():
+        assert str(client) in history[round]["rejected"]
+        assert f"round={round + 1}: client={client} rejected" in log
+    assert "disk on fire" in history[0]["rejected"]["2"]
+    assert [record["counted"] for record in history] == [[0, 3], [1, 2], [0, 3]]
+    np.testing.assert_array_equal(params, trained_on(history), strict=True)
+
+
+def test_a_supernode_killed_in_the_middle_of_a_round_costs_only_its_own_reply(deployment):
+    folder = deployment.folder
+    settings = {"folder": str(folder), "name": "killed", "faults": "0/3/hangs", "num_rounds": 1}
+    run = deployment.start_run(HERE / "apps" / "faulty", deadline=40.0, **settings)
+    wait_for(folder / "at-work-0-3")
+    deployment.kill("supernode-3")
+    run.wait(280)
+    params, history = read_result(folder / "killed.npz")
+    assert history[0]["counted"] == [0, 1, 2]
+    assert history[0]["late"] == [3] or "3" in history[0]["rejected"]
+    np.testing.assert_array_equal(params, trained_on(history), strict=True)
+    deployment.start_supernode(3)
+
+
+def test_a_run_goes_on_after_the_superlink_was_killed(deployment):
+    folder = deployment.folder
+    settings = {"checkpoint": str(folder / "state"), "num_rounds": 3, "clients_per_round": 2}
+    settings |= {"deadline": 120.0, "patience": 120.0, "seed": 2}
+    slow = ";".join(f"1/{client}/slow" for client in range(4))
+    interrupted = {"name": "interrupted", "folder": str(folder), "faults": slow, **settings}
+    run = deployment.start_run(HERE / "apps" / "faulty", **interrupted)
+    until = time.monotonic() + 300
+    while not list(folder.glob("at-work-1-*")):
+        assert time.monotonic() < until, "round 2 did not begin"
+        time.sleep(0.1)
+    deployment.kill("superlink")
+    run.wait(60)
+    assert (folder / "state").exists()
+    assert not (folder / "interrupted.npz").exists()
+
+    deployment.start_superlink()  # SuperNodes come back by themselves
+    log, params, history = run_faulty(deployment, "resumed", {}, **settings)
+    assert "continuing after round 1" in log
+    assert [record["server_round"] for record in history] == [1, 2, 3]
+    for round, record in enumerate(history):  # nobody lost, and the draws of an uninterrupted run
+        drawn = sample_without_replacement(Key(seed=2, round=round), 4, 2).tolist()
+        assert record["counted"] == record["asked"] == drawn
+    np.testing.assert_array_equal(params, trained_on(history, seed=2), strict=True)
+
+
+def test_nothing_is_left_behind_when_a_test_fails(tmp_path):
+    def failing_test():
+        with Loopback(tmp_path, num_supernodes=1, environment=environment()):
+            assert processes_of(tmp_path)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        failing_test()
+    assert not processes_of(tmp_path)
+
+
+def test_nothing_is_left_behind_when_the_test_runner_is_killed(tmp_path):
+    code = (
+        "import sys, time; from fedpaq.flower.loopback import Loopback\n"
+        "with Loopback(sys.argv[1], num_supernodes=1):\n    print('up', flush=True); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, **environment()}) as runner:
+        assert runner.stdout.readline() == b"up\n"
+        runner.kill()
+    until = time.monotonic() + 60
+    while processes_of(tmp_path) and time.monotonic() < until:
+        time.sleep(0.2)
+    assert not processes_of(tmp_path)
