@@ -43,7 +43,7 @@ def estimated_bytes(batch: Any, dimension: int, quantizer: LowPrecision, block: 
     empty = codec.estimate_payload_bytes([0, 0], [], [], **_shape(dimension, quantizer))[0]
     guesses = block_bits(nonzeros, magnitudes, dimension, block) / 8
     ratio = (exact - empty).sum() / max(guesses[::every].sum(), 1.0)
-    sizes = empty + ratio * guesses
+    sizes: Float64 = empty + ratio * guesses
     sizes[::every] = exact
     return sizes
 
