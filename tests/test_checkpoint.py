@@ -116,6 +116,7 @@ def test_any_flipped_byte_is_noticed(path):
         (front(b"\xff\xfe"), "unreadable header"),
         (front(b'{"header": {"k": ' + b"9" * 5000 + b'}, "arrays": []}'), "unreadable header"),
         (front(b'{"header": {"k": NaN}, "arrays": []}'), "NaN"),
+        (front(b'{"header": {"k": 1e999}, "arrays": []}'), "1e999 is beyond a double"),
     ],
 )
 def test_a_hostile_file_with_a_right_checksum_is_refused(path, body, why):

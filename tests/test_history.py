@@ -50,3 +50,49 @@ def test_broken_params_are_refused(logistic, config):
     values["params"] = "???"
     with pytest.raises(ConfigError, match="not a history"):
         fedpaq.History.from_json(json.dumps(values))
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("dimension",), 36),
+        (("dimension",), "37"),
+        (("dimension",), True),
+        (("problem",), 1),
+        (("config",), []),
+        (("diverged",), 3),
+        (("aggregation",), None),
+        (("records",), []),
+        (("records",), {}),
+        (("records", 0), None),
+        (("records", 0, "loss"), "low"),
+        (("records", 0, "seconds"), None),
+        (("records", 0, "round"), 1.5),
+        (("records", 0, "steps"), False),
+        (("params",), 7),
+        ((), [1]),
+    ],
+)
+def test_a_history_with_a_field_of_the_wrong_kind_is_refused(logistic, config, where, value):
+    values = json.loads(fedpaq.train(logistic, config).to_json())
+    at = values
+    for key in where[:-1]:
+        at = at[key]
+    if where:
+        at[where[-1]] = value
+    with pytest.raises(ConfigError, match="not a history"):
+        fedpaq.History.from_json(json.dumps(values if where else value))
+
+
+@pytest.mark.parametrize(
+    "text", ['{"format": NaN}', "[" * 100_000, "1e999", '{"format": "fedpaq-history-1", "params": 1e999}']
+)
+def test_json_that_no_history_writes_is_refused(text):
+    with pytest.raises(ConfigError, match="not a history"):
+        fedpaq.History.from_json(text)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path):
+    (tmp_path / "run.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="not a text file"):
+        fedpaq.History.load(tmp_path / "run.json")

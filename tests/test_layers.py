@@ -14,7 +14,7 @@ import fedpaq
 SOURCE = Path(fedpaq.__file__).parent
 LAYERS = [
     {"errors"},
-    {"config", "randomness", "compiled", "cuda", "devices", "atomic_file"},
+    {"config", "randomness", "compiled", "cuda", "devices", "ranks", "atomic_file", "strict_json"},
     {"problems", "quantizers"},
     {"codec", "clients", "theory", "cost_model", "aggregation"},
     {"history", "checkpoint", "run_lock", "saved_run", "fingerprint", "meter", "uplink"},

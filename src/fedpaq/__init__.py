@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from fedpaq import codec, problems, quantizers
     from fedpaq.algorithm import sweep, train
-    from fedpaq.codec import accumulate, decode, encode
+    from fedpaq.codec import accumulate, decode, encode, encode_batch, message_bits, read_header
     from fedpaq.config import FedPAQConfig
     from fedpaq.cost_model import CostModel
     from fedpaq.errors import (
@@ -23,23 +23,29 @@ if TYPE_CHECKING:
         DatasetError,
         DivergedError,
         FedPAQError,
+        LostRankError,
         MissingExtraError,
         NonFiniteUpdateError,
         WireFormatError,
     )
     from fedpaq.history import History, Record
+    from fedpaq.planner import plan
     from fedpaq.problems import Problem
     from fedpaq.quantizers import Identity, LowPrecision
     from fedpaq.randomness import Key
 
 _HOME = {
     "train": "algorithm",
+    "plan": "planner",
     "sweep": "algorithm",
     "FedPAQConfig": "config",
     "CostModel": "cost_model",
     "accumulate": "codec",
     "decode": "codec",
     "encode": "codec",
+    "encode_batch": "codec",
+    "message_bits": "codec",
+    "read_header": "codec",
     "History": "history",
     "Record": "history",
     "Problem": "problems",
@@ -51,6 +57,7 @@ _HOME = {
     "DatasetError": "errors",
     "DivergedError": "errors",
     "FedPAQError": "errors",
+    "LostRankError": "errors",
     "MissingExtraError": "errors",
     "NonFiniteUpdateError": "errors",
     "WireFormatError": "errors",

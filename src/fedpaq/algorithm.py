@@ -29,6 +29,7 @@ from fedpaq.history import History, Record
 from fedpaq.meter import Callback, Meter
 from fedpaq.problems import Problem
 from fedpaq.quantizers import Identity, Quantizer
+from fedpaq.ranks import ALONE, Ranks
 from fedpaq.saved_run import Checkpoint, saved_run
 from fedpaq.uplink import choose_uplink
 
@@ -47,6 +48,7 @@ def train(
     aggregation: Aggregation | None = None,
     checkpoint: StrPath | Checkpoint | None = None,
     device: str = "cpu",
+    ranks: Ranks = ALONE,
 ) -> History:
     """Run FedPAQ and return its history: ``sweep`` of one run.
 
@@ -64,6 +66,7 @@ def train(
         aggregation=aggregation,
         checkpoint=checkpoint,
         device=device,
+        ranks=ranks,
     )
     return history.raise_if_diverged()
 
@@ -80,27 +83,28 @@ def sweep(
     aggregation: Aggregation | None = None,
     checkpoint: StrPath | Checkpoint | None = None,
     device: str = "cpu",
+    ranks: Ranks = ALONE,
 ) -> list[History]:
     """Run all ``configs`` as one batch and return a history each, as separate ``train`` calls would.
 
-    The configs may differ in step size and seed; r, tau, T and B are shared. ``quantizer`` defaults to
-    none (FedAvg), ``aggregation`` to the paper's mean. ``evaluate_every`` thins the evaluation of the
-    training loss: 0 evaluates after the last round only. ``callback(run, record, params)`` is called for
-    each run before the first round and after every round. A diverged run ends early and says so. With a
-    ``checkpoint`` the state is saved after every round, and the same call continues from it. With
-    ``device="cuda"`` data and updates stay on the GPU, and payload sizes are estimated, not encoded.
+    The configs may differ in step size and seed; r, tau, T and B are shared. ``quantizer`` defaults to none
+    (FedAvg), ``aggregation`` to the paper's mean. ``evaluate_every`` thins the evaluation of the training
+    loss: 0 evaluates after the last round only. ``callback(run, record, params)`` is called for each run
+    before the first round and after every round. A diverged run ends early and says so. A ``checkpoint`` is
+    saved after every round, and the same call continues from it. With ``device="cuda"`` data and updates
+    stay on the GPU and payload sizes are estimated. Several ``ranks`` (``fedpaq.ranks``) share the clients.
     """
     shape = require_same_shape(configs)
     shape.check_against(problem.num_clients)
     quantizer, cost_model = quantizer or Identity(), cost_model or CostModel.from_ratio(100)
     problem, server = problem.to(require_device(device)), aggregation or Mean()
-    chosen = choose_executor(executor, problem, shape.clients_per_round)
-    uplink = choose_uplink(quantizer, server, problem)
+    chosen = choose_executor(executor, problem, shape.clients_per_round, ranks)
+    uplink = choose_uplink(quantizer, server, problem, ranks)
     names = chosen.name, uplink.payload_sizes
-    meter = Meter(problem, configs, quantizer, cost_model, *names, evaluate_every, callback, server)
+    meter = Meter(problem, configs, quantizer, cost_model, *names, evaluate_every, callback, server, ranks)
 
     params = np.tile(problem.initial_params, (len(configs), 1))  # x_0 of each run: (runs, p)
-    with saved_run(checkpoint, meter, params) as saved:
+    with saved_run(checkpoint, meter, params, ranks) as saved:
         for k in saved.rounds():  # line 1
             runs = meter.running()
             active = [configs[run] for run in runs]

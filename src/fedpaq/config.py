@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, SupportsIndex
@@ -14,6 +15,7 @@ from typing import Any, SupportsIndex
 from fedpaq.errors import ConfigError
 
 StepSize = float | Callable[[int], float]
+LARGEST = sys.float_info.max  # an integer may be larger, and then is no float
 
 
 def require_int(name: str, value: object, low: int, high: int | None = None) -> None:
@@ -33,7 +35,7 @@ def require_positive(name: str, value: object, *, zero_allowed: bool = False) ->
     floor = ">= 0" if zero_allowed else "> 0"
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigError(f"{name}={value!r} is not a number; choose a finite number {floor}")
-    if not math.isfinite(value) or value < 0 or (value == 0 and not zero_allowed):
+    if not 0 <= value <= LARGEST or (value == 0 and not zero_allowed):  # also refuses NaN
         raise ConfigError(f"{name}={value} is not allowed; choose a finite number {floor}")
 
 

@@ -10,6 +10,7 @@ paper is silent shift = 1 / scale.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -55,11 +56,17 @@ class CostModel:
         require_positive("scale", self.scale)
         if self.accounting not in ACCOUNTINGS:
             raise unknown_name("accounting", self.accounting, ACCOUNTINGS)
+        if not 0 < (self.ratio or 1) * (self.shift + 1 / self.scale) < math.inf:
+            raise ConfigError(
+                f"ratio={self.ratio}, shift={self.shift}, scale={self.scale} make times that no double holds; "
+                "choose milder ones"
+            )
 
     @classmethod
     def from_ratio(cls, ratio: float, *, accounting: str = "payload") -> CostModel:
         """Return the model with C_comm / C_comp = ``ratio`` for whatever dimension it is used on."""
-        return cls(ratio=float(ratio) if isinstance(ratio, int) else ratio, accounting=accounting)
+        require_positive("ratio", ratio)
+        return cls(ratio=float(ratio), accounting=accounting)
 
     def bandwidth_for(self, dimension: int) -> float:
         """Return BW in bits a second; a ratio fixes it through p F / BW."""

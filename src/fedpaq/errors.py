@@ -7,7 +7,8 @@ FedPAQError
 ├── DivergedError(ArithmeticError)     training blew up: the loss is no longer finite
 ├── MissingExtraError(ImportError)     an optional dependency is not installed
 ├── DatasetError(OSError)              a dataset is missing, corrupt or of the wrong shape
-└── CheckpointError(OSError)           a checkpoint is corrupt, foreign or from the future
+├── CheckpointError(OSError)           a checkpoint is corrupt, foreign or from the future
+└── LostRankError(ConnectionError)     a process of a run shared by several has gone
 
 Messages read ``name=value``, then what is wrong, then what is allowed.
 """
@@ -50,13 +51,17 @@ class CheckpointError(FedPAQError, OSError):
     """A checkpoint is corrupt, foreign or from a future version."""
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:
+class LostRankError(FedPAQError, ConnectionError):
+    """A process of a run that several share has gone, or does not answer."""
+
+
+def unknown_name(kind: str, name: object, known: Iterable[str]) -> ConfigError:
     """Build the error for a name that is not in a registry, with the nearest known one.
 
     >>> str(unknown_name("quantizer", "low-precison", ["identity", "low-precision"]))
     "unknown quantizer 'low-precison'; known: identity, low-precision (did you mean 'low-precision'?)"
     """
     known = list(known)
-    nearest = difflib.get_close_matches(name, known, n=1)
+    nearest = difflib.get_close_matches(str(name)[:100], known, n=1)  # a name may come from a file
     hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
     return ConfigError(f"unknown {kind} {name!r}; known: {', '.join(known)}{hint}")

@@ -17,6 +17,7 @@ from fedpaq.fingerprint import fingerprint
 from fedpaq.history import History, Record, from_columns, to_columns
 from fedpaq.problems import Evaluation, Problem
 from fedpaq.quantizers import Quantizer
+from fedpaq.ranks import ALONE, Ranks
 
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
@@ -37,11 +38,13 @@ class Meter:
         evaluate_every: int,
         callback: Callback | None = None,
         aggregation: Aggregation | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         require_int("evaluate_every", evaluate_every, 0)
         self._problem, self._configs, self._quantizer = problem, configs, quantizer
         self._cost_model, self._executor = cost_model, executor
-        self._evaluate_every, self._callback = evaluate_every, callback
+        self._evaluate_every, self._ranks = evaluate_every, ranks
+        self._callback = callback if ranks.is_first else None
         self._aggregation, self._payload_sizes = aggregation or Mean(), payload_sizes
         self._records: list[list[Record]] = [[] for _ in configs]
         self._diverged: dict[int, str] = {}
@@ -160,7 +163,9 @@ class Meter:
         last = round == self._configs[0].num_rounds
         if not last and (self._evaluate_every == 0 or round % self._evaluate_every):
             return [None] * len(params)
-        return self._problem.evaluate_batch(params)
+        found = self._problem.evaluate_batch(params) if self._ranks.is_first else []
+        told = np.frombuffer(self._ranks.tell(_as_bytes(found)))  # so that all agree on which runs go on
+        return [_evaluation(*pair) for pair in told.reshape(-1, 2).tolist()]
 
     def _bits(self, payload_bytes: int) -> int:
         if self._cost_model.accounting == "payload":
@@ -195,3 +200,12 @@ class Meter:
             f"step_size={self._configs[run].step_size_at(round):.4g} or local_steps="
             f"{self._configs[run].local_steps}, or raise levels"
         )
+
+
+def _as_bytes(evaluations: Sequence[Evaluation]) -> bytes:
+    pairs = [(each.loss, math.nan if each.accuracy is None else each.accuracy) for each in evaluations]
+    return np.array(pairs, np.float64).tobytes()
+
+
+def _evaluation(loss: float, accuracy: float) -> Evaluation:
+    return Evaluation(loss, None if math.isnan(accuracy) else accuracy)

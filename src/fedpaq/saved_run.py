@@ -7,8 +7,11 @@ is (problem, data, configs, quantizer, ...) is stored too, and a checkpoint of a
 
 from __future__ import annotations
 
+import io
+import json
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +22,9 @@ from fedpaq import checkpoint as files
 from fedpaq.atomic_file import StrPath
 from fedpaq.checkpoint import Arrays
 from fedpaq.config import require_int
-from fedpaq.errors import CheckpointError
+from fedpaq.errors import CheckpointError, LostRankError
 from fedpaq.meter import Meter
+from fedpaq.ranks import ALONE, Ranks
 from fedpaq.run_lock import hold
 
 Float32 = npt.NDArray[np.float32]
@@ -50,18 +54,25 @@ class Checkpoint:
 class SavedRun:
     """Knows how many rounds are done, and saves after each."""
 
-    def __init__(self, meter: Meter, params: Float32, checkpoint: Checkpoint | None = None) -> None:
-        self._meter, self._params, self._checkpoint = meter, params, checkpoint
+    def __init__(
+        self, meter: Meter, params: Float32, checkpoint: Checkpoint | None = None, ranks: Ranks = ALONE
+    ) -> None:
+        self._meter, self._params, self._checkpoint, self._ranks = meter, params, checkpoint, ranks
         self.rounds_done = 0
 
     def start(self, identity: dict[str, Any]) -> None:
-        """Record the state before training, or take up what the checkpoint holds."""
+        """Record the state before training, or take up what the first rank's checkpoint holds."""
         self._identity = identity
+        state = b""
         if self._checkpoint is not None and files.exists(self._checkpoint.path):
             self._resume(self._checkpoint)
-        else:
+            state = self._packed()
+        state = self._ranks.tell(state)
+        if not state:
             self._meter.start(self._params)
             self._save()
+        elif not self._ranks.is_first:
+            self._unpack(state)
 
     def rounds(self) -> Iterator[int]:
         """Yield the rounds left to do, k = 0, 1, ..., saving after each; none once every run has diverged."""
@@ -113,23 +124,49 @@ class SavedRun:
         self._params[:] = params
         self.rounds_done = header["rounds_done"]
 
+    def _packed(self) -> bytes:
+        """Return the state for the other ranks: they need not reach the first one's disk."""
+        diverged, records = self._meter.state()
+        header = json.dumps({"rounds_done": self.rounds_done, "diverged": diverged}).encode()
+        arrays: dict[str, Any] = {"header": np.frombuffer(header, np.uint8), "params": self._params, **records}
+        buffer = io.BytesIO()
+        np.savez(buffer, **arrays)
+        return buffer.getvalue()
+
+    def _unpack(self, state: bytes) -> None:
+        with np.load(io.BytesIO(state), allow_pickle=False) as stored:
+            arrays = dict(stored)
+        self._restore(json.loads(arrays.pop("header").tobytes()), arrays)
+
 
 @contextmanager
-def saved_run(checkpoint: StrPath | Checkpoint | None, meter: Meter, params: Float32) -> Iterator[SavedRun]:
+def saved_run(
+    checkpoint: StrPath | Checkpoint | None, meter: Meter, params: Float32, ranks: Ranks = ALONE
+) -> Iterator[SavedRun]:
     """Start a run, or continue the one in ``checkpoint`` by changing ``meter`` and ``params``.
 
-    Without a checkpoint nothing is saved. With one, no other process can work on it meanwhile.
+    Without a checkpoint nothing is saved. With one, no other process can work on it meanwhile; the
+    first rank reads and writes it.
     """
+    chosen = Checkpoint(checkpoint) if isinstance(checkpoint, str | os.PathLike) else checkpoint
+    mine = chosen if ranks.is_first else None
+    with nullcontext() if mine is None else hold(mine.path):
+        run = SavedRun(meter, params, mine, ranks)
+        try:
+            run.start({} if mine is None else meter.identity())
+            yield run
+        except LostRankError as error:
+            raise LostRankError(f"{error} in round={run.rounds_done + 1}; {_way_on(chosen)}") from error
+
+
+def _way_on(checkpoint: Checkpoint | None) -> str:
     if checkpoint is None:
-        run = SavedRun(meter, params)
-        run.start({})
-        yield run
-        return
-    chosen = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
-    with hold(chosen.path):
-        run = SavedRun(meter, params, chosen)
-        run.start(meter.identity())
-        yield run
+        return "nothing was saved: run with a checkpoint to be able to resume"
+    often = "round" if checkpoint.every == 1 else f"{checkpoint.every} rounds"
+    return (
+        f"checkpoint={str(checkpoint.path)!r}, saved every {often}, holds the last finished state: "
+        "run the same command again with --resume (resume=True)"
+    )
 
 
 def differing(saved: Any, here: Any, name: str = "") -> list[str]:

@@ -89,6 +89,7 @@ def one_run(seed: int, folder: Path, rng: np.random.Generator) -> Counter[str]:
     seconds, hits = time.monotonic() - start, Counter[str]()
     while not finished(live(seed, resumed, path), rng.uniform(0.0, seconds)):
         hits[scene(path.parent)] += 1
+        seconds *= 1.1  # lives have a start to get over, so let them grow until one gets through
         if files.exists(path):
             files.load(path)  # whatever the instant, there is a valid state
     left = sorted(entry.name for entry in path.parent.iterdir())

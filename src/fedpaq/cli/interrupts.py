@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -13,17 +13,20 @@ TERMINATED = 128 + signal.SIGTERM
 
 
 @contextmanager
-def orderly_end(advice: str = "") -> Iterator[None]:
-    """Let the block unwind on either signal (locks released, files whole), then say how to go on."""
+def orderly_end(advice: str = "", speaks: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Let the block unwind on either signal (locks released, files whole), then say how to go on.
+
+    Of several processes that end together only the one whose ``speaks()`` is true says so.
+    """
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
     except KeyboardInterrupt:
-        _leave("interrupted", INTERRUPTED, advice)
+        _leave("interrupted", INTERRUPTED, advice, speaks)
     except SystemExit as end:
         if end.code != TERMINATED:
             raise
-        _leave("terminated", TERMINATED, advice)
+        _leave("terminated", TERMINATED, advice, speaks)
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -32,6 +35,7 @@ def _terminate(number: int, frame: object) -> NoReturn:
     raise SystemExit(TERMINATED)
 
 
-def _leave(what: str, code: int, advice: str) -> NoReturn:
-    print(f"fedpaq: {what}{'; ' if advice else ''}{advice}", file=sys.stderr)
+def _leave(what: str, code: int, advice: str, speaks: Callable[[], bool]) -> NoReturn:
+    if speaks():
+        print(f"fedpaq: {what}{'; ' if advice else ''}{advice}", file=sys.stderr)
     raise SystemExit(code) from None

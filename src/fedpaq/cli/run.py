@@ -17,6 +17,7 @@ from fedpaq.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedpaq.history import History
+    from fedpaq.ranks import Ranks
     from fedpaq.saved_run import Checkpoint
 
 
@@ -53,7 +54,8 @@ def run(
         float, typer.Option(help="Mean seconds of one sample's gradient (with --bandwidth).")
     ] = 0.001,
     accounting: Annotated[str, typer.Option(help="Bits charged: payload, fixed-width or elias.")] = "payload",
-    executor: Annotated[str, typer.Option(help="auto, sequential, vectorised or dense.")] = "auto",
+    executor: Annotated[str, typer.Option(help="auto, sequential, vectorised, dense or batched.")] = "auto",
+    device: Annotated[str, typer.Option(help="cpu or cuda: where data and updates live.")] = "cpu",
     evaluate_every: Annotated[int, typer.Option(help="Rounds between evaluations; 0: only the last.")] = 1,
     compare: Annotated[bool, typer.Option(help="Also run FedAvg on the same seed.")] = True,
     data_dir: Annotated[
@@ -81,10 +83,16 @@ def run(
     cost accuracy: this command shows both, next to FedAvg (the same without quantization).
 
     Example: fedpaq run mnist-logistic --local-steps 10 --levels 1 --ratio 100
+
+    Under torchrun the processes share each round's clients and exchange uploads:
+    torchrun --nproc-per-node 2 -m fedpaq run mnist-logistic
     """
     from fedpaq import CostModel, FedPAQConfig, Identity, LowPrecision, problems
     from fedpaq.aggregation import find_aggregation
+    from fedpaq.ranks import join
 
+    if output is not None and not output.absolute().parent.is_dir():  # told now, not after hours of training
+        raise ConfigError(f"output={str(output)!r} is in no folder that exists; make it first")
     cost_model = (
         CostModel.from_ratio(ratio, accounting=accounting)
         if bandwidth is None
@@ -108,18 +116,23 @@ def run(
     methods: dict[str, Any] = {"FedPAQ" if levels else "FedAvg": quantizer}
     if compare and levels:
         methods["FedAvg"] = Identity()
-    options = {
+    options: dict[str, Any] = {
         "cost_model": cost_model,
         "executor": executor,
         "evaluate_every": evaluate_every,
         "aggregation": find_aggregation(aggregation),
+        "device": device,
     }
     files = {name: _checkpoint(name, checkpoint, checkpoint_every, resume, levels) for name in methods}
-    with orderly_end("" if checkpoint is None else "continue with the same command and --resume"):
+    advice = "" if checkpoint is None else "continue with the same command and --resume"
+    with join(device) as ranks, orderly_end(advice, ranks.speaks):
+        options["ranks"] = ranks
         histories = {
             name: _train(name, task, config, method, {**options, "checkpoint": files[name]}, json)
             for name, method in methods.items()
         }
+    if not ranks.is_first:
+        return
     first = next(iter(histories.values()))
     if output is not None:
         first.save(output)
@@ -129,6 +142,8 @@ def run(
         )
     else:
         _print(histories, unit="gradient times" if bandwidth is None else "")
+        if ranks.size > 1:
+            _print_traffic(ranks, histories)
 
 
 def _checkpoint(name: str, path: Path | None, every: int, resume: bool, levels: int) -> Checkpoint | None:
@@ -146,7 +161,7 @@ def _checkpoint(name: str, path: Path | None, every: int, resume: bool, levels: 
 def _train(name: str, task: Any, config: Any, quantizer: Any, options: dict[str, Any], quiet: bool) -> History:
     from fedpaq import train
 
-    with progress_bar(quiet) as bar:
+    with progress_bar(quiet or not options["ranks"].is_first) as bar:
         job = bar.add_task(name, total=config.num_rounds, note="")
 
         def show(record: Any, _: Any) -> None:
@@ -203,3 +218,17 @@ def _print(histories: dict[str, History], unit: str) -> None:
             f"Uploads {other.payload_bytes / ours.payload_bytes:.0f} times smaller, "
             f"training {other.seconds / ours.seconds:.1f} times faster in modelled time."
         )
+
+
+def _print_traffic(ranks: Ranks, histories: dict[str, History]) -> None:
+    """Say what the ranks exchanged, next to what a dense sum of float32 would have been."""
+    from fedpaq.ranks import dense_bytes
+
+    first = next(iter(histories.values()))
+    dense = dense_bytes(4 * first.dimension, ranks.size)
+    for name, received in (("payloads", ranks.traffic.payloads), ("float64 sums", ranks.traffic.sums)):
+        if received:
+            typer.echo(
+                f"{ranks.size} ranks: each received {format_bytes(received / first.final.round)} of {name} "
+                f"a round; a dense all-reduce of float32 takes {format_bytes(dense)}."
+            )

@@ -23,6 +23,7 @@ from fedpaq.clients.work import LocalWork, local_work
 from fedpaq.config import FedPAQConfig
 from fedpaq.errors import unknown_name
 from fedpaq.problems import Problem
+from fedpaq.ranks import ALONE, Ranks
 
 TRIED_CLIENTS = 16  # enough to show what batching them gains
 MARGIN = 1.2  # the loop must be this much faster to be preferred: near ties stay with vmap
@@ -48,10 +49,23 @@ EXECUTORS: dict[str, type[Any]] = {
 _remembered: weakref.WeakKeyDictionary[Problem, dict[int, Executor]] = weakref.WeakKeyDictionary()
 
 
-def choose_executor(executor: str | Executor, problem: Problem, clients_per_round: int = 25) -> Executor:
-    """Return the executor named, or for ``auto`` the fastest that can take this problem's module."""
+def choose_executor(
+    executor: str | Executor, problem: Problem, clients_per_round: int = 25, ranks: Ranks = ALONE
+) -> Executor:
+    """Return the executor named, or for ``auto`` the fastest that can take this problem's module.
+
+    The first rank chooses for all.
+    """
     if not isinstance(executor, str):
         return executor
+    if ranks.size == 1:
+        return _choose(executor, problem, clients_per_round)
+    name = _choose(executor, problem, clients_per_round).name if ranks.is_first else ""
+    agreed: Executor = EXECUTORS[ranks.tell(name.encode()).decode()]()
+    return agreed
+
+
+def _choose(executor: str, problem: Problem, clients_per_round: int) -> Executor:
     if executor not in ("auto", *EXECUTORS):
         raise unknown_name("executor", executor, ("auto", *EXECUTORS))
     if executor in ("sequential", "dense", "batched"):
@@ -66,7 +80,7 @@ def choose_executor(executor: str | Executor, problem: Problem, clients_per_roun
         return Vectorised() if executor == "vectorised" else _tried(problem, clients_per_round)
     warnings.warn(
         f"executor={executor!r}: vmap cannot take this module ({reason}); using 'sequential', which is slower",
-        stacklevel=3,
+        stacklevel=4,
     )
     return Sequential()
 

@@ -9,7 +9,6 @@ from fedpaq.compiled.adaptive_integers import get_decision, get_integer, put_dec
 from fedpaq.compiled.range_coder import ends_well, get_start, put_end
 
 TOP = 1 << 48
-CHUNK = 64
 GAP_WINDOW = 16
 MAGNITUDE_WINDOW = 8
 SIGNS = 12
@@ -35,28 +34,33 @@ def count_row(row):
 
 
 @njit
+def collect_part(row, first, last, found, positions, values):
+    """Write the non-zeros of row[first:last]; return how many there are so far."""
+    for i in range(first, last):
+        if row[i] != 0:
+            positions[found] = i
+            values[found] = row[i]
+            found += 1
+    return found
+
+
+@njit
 def collect_row(row, positions, values):
-    """Write positions and values of the non-zeros, skipping 64 zero bytes at a time."""
-    found = 0
-    step = CHUNK // row.itemsize
+    """Write positions and values of the non-zeros, skipping 64 zero bytes at a time, then eight."""
+    step = 8 // row.itemsize
     head = min(row.size, (-row.ctypes.data & 7) // row.itemsize)  # eight bytes are read at once: align
-    chunks = (row.size - head) // step
-    words = row[head : head + chunks * step].view(np.uint64)
-    for chunk in range(-1, chunks + 1):
-        first, last = head + chunk * step, head + chunk * step + step
-        if chunk < 0:
-            first, last = 0, head
-        elif chunk == chunks:
-            last = row.size
-        else:
-            w = words[8 * chunk : 8 * chunk + 8]
-            if (w[0] | w[1] | w[2] | w[3] | w[4] | w[5] | w[6] | w[7]) == 0:
-                continue
-        for i in range(first, last):
-            if row[i] != 0:
-                positions[found] = i
-                values[found] = row[i]
-                found += 1
+    chunks = (row.size - head) // (8 * step)
+    words = row[head : head + chunks * 8 * step].view(np.uint64)
+    found = collect_part(row, 0, head, 0, positions, values)
+    for w in range(0, words.size, 8):
+        low = words[w] | words[w + 1] | words[w + 2] | words[w + 3]
+        high = words[w + 4] | words[w + 5] | words[w + 6] | words[w + 7]
+        if low | high != 0:
+            for word in range(w, w + 8):
+                if words[word] != 0:
+                    first = head + word * step
+                    found = collect_part(row, first, first + step, found, positions, values)
+    collect_part(row, head + chunks * 8 * step, row.size, found, positions, values)
 
 
 @njit([f"void({kind}[:, ::1], int64[::1], int64[::1], int16[::1])" for kind in _KINDS], cache=True, nogil=True)

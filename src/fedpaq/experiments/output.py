@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedpaq.atomic_file import atomic_write
 from fedpaq.experiments.claims import Curves, judge
 from fedpaq.experiments.curve import ACCOUNTINGS
 from fedpaq.experiments.figures import FIGURES, Figure
 from fedpaq.experiments.plot import save_plots
 from fedpaq.experiments.report import save_report
-from fedpaq.experiments.store import CurveStore, write_atomically
+from fedpaq.experiments.store import CurveStore
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,6 @@ class Output:
         results = self.finished()
         verdicts = [entry for figure, curves in results for entry in judge(figure, curves)]
         text = json.dumps(verdicts, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        write_atomically(self.folder / "verdicts.json", text.encode())
+        atomic_write(self.folder / "verdicts.json", text.encode())
         save_report(results, verdicts, self.report)
         return verdicts

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedpaq.atomic_file import atomic_write
 from fedpaq.cost_model import CostModel
 from fedpaq.experiments.curve import Curve
 from fedpaq.experiments.figures import Figure, Panel, Setting
 from fedpaq.experiments.loss_axis import loss_range, ticks
 from fedpaq.experiments.palette import LOOKS, Look
-from fedpaq.experiments.store import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -47,7 +47,7 @@ def save_plots(figure: Figure, curves: Mapping[Setting, Curve], accounting: str,
             dates = {"CreationDate": None} if kind == "pdf" else {"Software": None}
             canvas.savefig(content, format=kind, dpi=150, metadata=dates)
             path = folder / f"{figure.name}-{accounting}.{kind}"
-            write_atomically(path, content.getvalue())
+            atomic_write(path, content.getvalue())
             paths.append(path)
     return paths
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from fedpaq import __version__
+from fedpaq.atomic_file import atomic_write
 from fedpaq.cost_model import CostModel
 from fedpaq.experiments.curve import ACCOUNTINGS, Curve, rounded
 from fedpaq.experiments.figures import Figure, Panel, Setting
 from fedpaq.experiments.loss_axis import loss_range, ticks
 from fedpaq.experiments.palette import LOOKS
-from fedpaq.experiments.store import write_atomically
 
 Results = Sequence[tuple[Figure, Mapping[Setting, Curve]]]
 
@@ -33,7 +33,7 @@ def save_report(results: Results, verdicts: Sequence[Mapping[str, Any]], path: P
     # "</" would end the script element early.
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
     page = template.replace("/*DATA*/", text).replace("/*PLOTLY*/", get_plotlyjs())
-    write_atomically(path, page.encode())
+    atomic_write(path, page.encode())
 
 
 def _figure(figure: Figure, curves: Mapping[Setting, Curve]) -> dict[str, Any]:

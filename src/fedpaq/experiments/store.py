@@ -6,10 +6,10 @@ written in one step: after an interruption a file is whole or absent.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedpaq.atomic_file import atomic_write
 from fedpaq.errors import ConfigError
 from fedpaq.experiments.curve import Curve, CurveSettings, curve_settings
 from fedpaq.experiments.figures import Figure, Setting
@@ -36,7 +36,7 @@ class CurveStore:
         """Write a curve so that even a power cut leaves the whole file or none."""
         path = self.path(figure, curve.settings)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, curve.to_json().encode())
+        atomic_write(path, curve.to_json().encode())
         return path
 
     def figure(self, figure: Figure) -> dict[Setting, Curve] | None:
@@ -48,16 +48,3 @@ class CurveStore:
                 return None
             curves[settings.setting] = curve
         return curves
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write, flush to the disk, then rename over ``path``."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

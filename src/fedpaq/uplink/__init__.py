@@ -3,6 +3,7 @@
 Encoded     messages are quantized, encoded and aggregated in this process
 OnDevice    updates stay on the GPU: quantized and summed there, payload sizes estimated
 Gathered    each rank does a share of the clients; the ranks exchange payloads
+Summed      the same without quantization: the ranks add up their dense sums
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from fedpaq.aggregation import Aggregation, Mean
 from fedpaq.clients.work import LocalWork
 from fedpaq.problems import Problem
 from fedpaq.quantizers import Identity, LowPrecision, Quantizer
+from fedpaq.ranks import ALONE, Ranks
 from fedpaq.uplink.encoded import Encoded
+from fedpaq.uplink.gathered import Gathered
 from fedpaq.uplink.on_device import OnDevice
+from fedpaq.uplink.summed import Summed
 
 
 class Inbox(Protocol):
@@ -44,12 +48,17 @@ class Uplink(Protocol):
         """Return an empty inbox for one round."""
 
 
-def choose_uplink(quantizer: Quantizer, aggregation: Aggregation, problem: Problem) -> Uplink:
+def choose_uplink(
+    quantizer: Quantizer, aggregation: Aggregation, problem: Problem, ranks: Ranks = ALONE
+) -> Uplink:
     """Return the uplink for where the problem's data is; only a plain mean of known messages stays on a GPU."""
+    if ranks.size > 1:
+        dense = type(aggregation) is Mean and type(quantizer) is Identity
+        return Summed(problem.inputs.device, ranks) if dense else Gathered(quantizer, aggregation, ranks)
     on_gpu = problem.inputs.device.type == "cuda"
     if on_gpu and type(aggregation) is Mean and type(quantizer) in (Identity, LowPrecision):
         return OnDevice(quantizer, problem.inputs.device)
     return Encoded(quantizer, aggregation)
 
 
-__all__ = ["Encoded", "Inbox", "OnDevice", "Uplink", "choose_uplink"]
+__all__ = ["Encoded", "Gathered", "Inbox", "OnDevice", "Summed", "Uplink", "choose_uplink"]

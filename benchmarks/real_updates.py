@@ -1,0 +1,50 @@
+"""Real updates: what clients of the named problems would upload, caught on their way to the wire."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fedpaq
+
+PROBLEMS = ("mnist-logistic", "fashion-mlp", "cifar10-mlp-92k")
+DATA = Path(os.environ.get("FEDPAQ_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+
+
+class Recorder:
+    """Quantizes nothing and keeps the updates of the last round."""
+
+    name = "recorder"
+
+    def __init__(self) -> None:
+        self.updates = np.zeros((0, 0), np.float32)
+        self._quantizer = fedpaq.Identity()
+
+    def variance_bound(self, dimension: int) -> float:
+        """Return q."""
+        return self._quantizer.variance_bound(dimension)
+
+    def quantize(self, update: Any, *, key: fedpaq.Key) -> Any:
+        """Quantize one update."""
+        return self.quantize_batch(update[None], [key])[0]
+
+    def quantize_batch(self, updates: Any, keys: Any) -> Any:
+        """Quantize r updates and remember them."""
+        self.updates = np.array(updates, np.float32)
+        return self._quantizer.quantize_batch(self.updates, keys)
+
+
+def real_updates(name: str, count: int = 5) -> np.ndarray | None:
+    """Return updates (count, p) after ten rounds of tau = 5, or None where the dataset is missing."""
+    try:
+        problem = fedpaq.problems.load(name, num_clients=50, seed=0, data_dir=DATA if DATA.exists() else None)
+    except fedpaq.DatasetError as error:
+        print(f"skipped {name}: {error}")
+        return None
+    recorder = Recorder()
+    config = fedpaq.FedPAQConfig(clients_per_round=count, local_steps=5, total_steps=50, step_size=0.1, seed=0)
+    fedpaq.train(problem, config, quantizer=recorder, evaluate_every=0)
+    return recorder.updates

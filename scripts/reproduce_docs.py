@@ -1,0 +1,64 @@
+"""Publish a finished ``fedpaq reproduce`` folder: copy it to docs/figures/paper and fill in docs/reproduce.md.
+
+python scripts/reproduce_docs.py reproduction   # copy, then fill in
+python scripts/reproduce_docs.py                # fill in from what was copied before
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from fedpaq.experiments import FIGURES, Output, markdown
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGE, PUBLISHED = DOCS / "reproduce.md", DOCS / "figures" / "paper"
+
+
+def publish(folder: Path) -> None:
+    """Copy curves, plots and verdicts of ``folder``; the report is too large to keep."""
+    shutil.rmtree(PUBLISHED, ignore_errors=True)
+    PUBLISHED.mkdir(parents=True)
+    shutil.copytree(folder / "curves", PUBLISHED / "curves")
+    for path in sorted([*folder.glob("*.png"), *folder.glob("*.pdf"), folder / "verdicts.json"]):
+        shutil.copy(path, PUBLISHED)
+
+
+def sections() -> dict[str, str]:
+    """Return every generated section of the page by name."""
+    verdicts = json.loads((PUBLISHED / "verdicts.json").read_text(encoding="utf-8"))
+    output = Output(PUBLISHED)
+    found = {"score": markdown.score(verdicts)}
+    for figure, curves in output.finished():
+        about = [entry for entry in verdicts if entry["figure"] == figure.name]
+        found[figure.name] = "\n\n".join(
+            [
+                f"![{figure.title}, real payload](figures/paper/{figure.name}-payload.png)",
+                f"![{figure.title}, fixed width](figures/paper/{figure.name}-fixed-width.png)",
+                markdown.verdict_table(about),
+                f'??? note "The curves of this figure"\n\n{_indented(markdown.curve_table(figure, curves))}',
+            ]
+        )
+    return found
+
+
+def filled(text: str, generated: dict[str, str]) -> str:
+    """Return the page with each generated section between its markers; figures not run say so."""
+    for name in ["score", *FIGURES]:
+        content = generated.get(name, "Not run yet: `fedpaq reproduce " + name + "`.")
+        pattern = rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)"
+        text = re.sub(pattern, lambda m, new=content: f"{m[1]}{new}\n{m[2]}", text, flags=re.S)
+    return text
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        publish(Path(sys.argv[1]))
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), sections()), encoding="utf-8")

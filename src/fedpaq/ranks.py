@@ -1,0 +1,187 @@
+"""Ranks: the processes that share a run's local work, as ``torchrun`` starts them.
+
+Every rank holds the whole problem and the same params, does a share of each round's jobs, and learns
+what the others made of theirs. All of them return the same history; only the first one evaluates,
+saves and speaks. Bytes travel over gloo, sums of GPU tensors over nccl.
+
+    with join() as ranks:                                   # alone, where torchrun is not at work
+        history = fedpaq.train(problem, config, ranks=ranks)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
+
+from fedpaq.errors import LostRankError
+
+TIMEOUT_SECONDS = 600.0  # longest wait for the slowest rank's share of a round, or for an evaluation
+TORCHRUN_SETS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass
+class Traffic:
+    """Bytes this rank has received from others, padding included."""
+
+    payloads: int = 0
+    sums: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Ranks:
+    """One process of ``size``; alone by default. Every rank must call the same methods in the same order."""
+
+    rank: int = 0
+    size: int = 1
+    store: Any = None
+    traffic: Traffic = field(default_factory=Traffic)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the rank that evaluates, saves and speaks."""
+        return self.rank == 0
+
+    def share(self, jobs: int) -> slice:
+        """Return this rank's part of some jobs: shares are contiguous and differ by at most one.
+
+        >>> [Ranks(rank, 3).share(7) for rank in range(3)]
+        [slice(0, 2, None), slice(2, 4, None), slice(4, 7, None)]
+        """
+        return slice(self.rank * jobs // self.size, (self.rank + 1) * jobs // self.size)
+
+    def exchange(self, data: bytes) -> list[bytes]:
+        """Return the bytes of every rank, in order of rank."""
+        if self.size == 1:
+            return [data]
+        with _contact(self):
+            sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+            dist.all_gather(sizes, torch.tensor([len(data)]))
+            longest = max(int(size) for size in sizes)
+            padded = torch.zeros(longest, dtype=torch.uint8)
+            padded[: len(data)] = _tensor(data)
+            everyone = [torch.empty_like(padded) for _ in range(self.size)]
+            dist.all_gather(everyone, padded)
+        self.traffic.payloads += (self.size - 1) * (longest + 8)
+        return [row[: int(size)].numpy().tobytes() for row, size in zip(everyone, sizes, strict=True)]
+
+    def tell(self, data: bytes) -> bytes:
+        """Return the first rank's bytes; what the others pass is ignored."""
+        if self.size == 1:
+            return data
+        with _contact(self):
+            size = torch.tensor([len(data)])
+            dist.broadcast(size, 0)
+            told = _tensor(data).clone() if self.is_first else torch.empty(int(size), dtype=torch.uint8)
+            dist.broadcast(told, 0)
+        return told.numpy().tobytes()
+
+    def add_up(self, values: Tensor) -> None:
+        """Replace values by their sum over the ranks, in place."""
+        if self.size == 1:
+            return
+        by_host = values.device.type == "cuda" and not _has_nccl()
+        summed = values.cpu() if by_host else values
+        with _contact(self):
+            dist.all_reduce(summed)
+            if summed.device.type == "cuda":
+                torch.cuda.synchronize(summed.device)  # so that a lost rank is noticed here
+        if by_host:
+            values.copy_(summed)
+        self.traffic.sums += dense_bytes(values.numel() * values.element_size(), self.size)
+
+    def speaks(self) -> bool:
+        """Whether this rank is the first to end, which says why; the others follow in silence."""
+        if self.store is None:
+            return True
+        try:
+            return bool(self.store.add("fedpaq/ended", 1) == 1)
+        except RuntimeError:  # the store went with the rank that kept it
+            return True
+
+
+ALONE = Ranks()
+
+
+def dense_bytes(size: int, ranks: int) -> int:
+    """Return the bytes each rank receives when ``size`` bytes are summed around a ring."""
+    return 2 * (ranks - 1) * size // ranks
+
+
+@contextmanager
+def join(device: str = "cpu", timeout_seconds: float = TIMEOUT_SECONDS) -> Iterator[Ranks]:
+    """Join the ranks that ``torchrun`` started, or yield ``ALONE`` where it started none.
+
+    An error ends every rank: the first to fail raises it, the others leave with exit code 2.
+    """
+    if not all(name in os.environ for name in TORCHRUN_SETS) or os.environ["WORLD_SIZE"] == "1":
+        yield ALONE
+        return
+    ranks = _start(device, timedelta(seconds=timeout_seconds))
+    try:
+        yield ranks
+    except Exception:
+        if not ranks.speaks():
+            raise SystemExit(2) from None
+        raise
+    finally:
+        with suppress(RuntimeError):
+            dist.destroy_process_group()
+
+
+def _start(device: str, timeout: timedelta) -> Ranks:
+    """Connect to the other ranks; each gets its share of the cores and, in turn, a GPU."""
+    local_rank, local_size = (int(os.environ.get(f"LOCAL_{name}", 0)) for name in ("RANK", "WORLD_SIZE"))
+    backend = "gloo"
+    if device.startswith("cuda") and torch.cuda.is_available():
+        torch.cuda.set_device(local_rank % torch.cuda.device_count())
+        os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")  # raise, where nccl would abort the process
+        backend = "cpu:gloo,cuda:nccl" if local_size <= torch.cuda.device_count() else "gloo"
+    if local_size > 1 and "numba" not in sys.modules:  # numba reads this once, when it is imported
+        os.environ.setdefault("NUMBA_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // local_size)))
+    try:
+        store, rank, size = next(rendezvous("env://", timeout=timeout))
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+    except RuntimeError as error:
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise LostRankError(
+            f"rank={os.environ['RANK']} of {os.environ['WORLD_SIZE']} could not join the others at {address} "
+            f"({_first_line(error)}); start every rank, and check that they reach one another"
+        ) from error
+    return Ranks(rank, size, store)
+
+
+@contextmanager
+def _contact(ranks: Ranks) -> Iterator[None]:
+    """Turn the backend's errors into LostRankError."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise LostRankError(
+            f"rank={ranks.rank} of {ranks.size} lost contact with another ({_first_line(error)})"
+        ) from error
+
+
+def _tensor(data: bytes) -> Tensor:
+    return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
+
+
+def _has_nccl() -> bool:
+    return "nccl" in dist.get_backend_config()
+
+
+def _first_line(error: Exception) -> str:
+    """Return what the backend says, without the place in its sources."""
+    said = str(error).splitlines() or [type(error).__name__]
+    return re.sub(r"^\[[^]]*\]\s*", "", said[0]).rstrip(".")[:200]

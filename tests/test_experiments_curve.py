@@ -1,0 +1,85 @@
+"""Curves: JSON in and out, and axes that agree with what a run itself reports."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+import fedpaq
+from fedpaq.errors import ConfigError
+from fedpaq.experiments import Curve, CurveSettings, Setting, run_curve
+from small_figure import planted
+
+SETTINGS = CurveSettings("mnist-logistic", Setting(1, 5, 20), seeds=(0, 1), tuning_seeds=(7, 8, 9))
+
+
+@pytest.fixture(scope="module")
+def mnist():
+    return fedpaq.problems.load("mnist-logistic")
+
+
+@pytest.fixture(scope="module")
+def curve(mnist):
+    return run_curve(mnist, SETTINGS)
+
+
+@pytest.mark.parametrize("accounting", ["payload", "fixed-width"])
+def test_every_axis_equals_that_of_an_independent_run(mnist, curve, accounting):
+    cost_model = fedpaq.CostModel.from_ratio(100, accounting=accounting)
+    config = fedpaq.FedPAQConfig(
+        clients_per_round=5, local_steps=20, total_steps=100, step_size=curve.step_size, seed=1
+    )
+    history = fedpaq.train(mnist, config, quantizer=fedpaq.LowPrecision(1), cost_model=cost_model)
+    records = history.records
+    np.testing.assert_allclose(curve.loss[1], [record.loss for record in records], rtol=1e-5)
+    np.testing.assert_array_equal(curve.payload_bytes[1], [record.payload_bytes for record in records])
+    np.testing.assert_allclose(curve.bits(accounting)[1], [record.upload_bits for record in records])
+    seconds = curve.axis("seconds", accounting, cost_model)[1]
+    np.testing.assert_allclose(seconds, [record.seconds for record in records], rtol=1e-12)
+    np.testing.assert_array_equal(curve.axis("rounds", accounting, cost_model)[1], range(6))
+
+
+def test_json_keeps_six_digits_and_loses_nothing_twice(curve):
+    text = curve.to_json()
+    again = Curve.from_json(text)
+    assert again.to_json() == text
+    assert again.settings == curve.settings and again.tuning == curve.tuning
+    np.testing.assert_allclose(again.loss, curve.loss, rtol=1e-5)
+
+
+def test_the_same_settings_give_the_same_json(mnist, curve):
+    assert run_curve(mnist, SETTINGS).to_json() == curve.to_json()
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(CurveSettings)])
+def test_the_key_depends_on_every_setting(field):
+    value = getattr(SETTINGS, field)
+    if isinstance(value, Setting):
+        changed = Setting(2, 5, 20)
+    elif isinstance(value, tuple):
+        changed = (*value, 99)
+    else:
+        changed = value + ("x" if isinstance(value, str) else 1)
+    assert dataclasses.replace(SETTINGS, **{field: changed}).key != SETTINGS.key
+
+
+def test_a_diverged_trial_is_kept_as_null():
+    values = json.loads(planted(Setting(1, 5, 10), 0.9).to_json())
+    assert values["tuning"] == [{"step_size": 0.1, "losses": [0.3, None]}]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "other"}'])
+def test_a_foreign_file_is_refused_by_name(text):
+    with pytest.raises(ConfigError, match="not a curve"):
+        Curve.from_json(text)
+
+
+def test_unknown_axes_and_counts_are_refused():
+    curve = planted(Setting(1, 5, 10), 0.9)
+    with pytest.raises(ConfigError, match="unknown accounting"):
+        curve.bits("elias")
+    with pytest.raises(ConfigError, match="unknown axis"):
+        curve.axis("time", "payload", fedpaq.CostModel.from_ratio(1))

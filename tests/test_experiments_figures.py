@@ -1,0 +1,51 @@
+"""The figures as data: what the paper's text fixes."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedpaq import problems
+from fedpaq.errors import ConfigError
+from fedpaq.experiments import FIGURES, Setting, choose
+
+ALL = list(FIGURES.values())
+
+
+@pytest.mark.parametrize("figure", ALL, ids=lambda figure: figure.name)
+def test_each_figure_has_the_papers_four_panels(figure):
+    assert [panel.name for panel in figure.panels] == ["levels", "clients", "steps", "methods"]
+    assert [len(panel.curves) for panel in figure.panels] == [4, 4, 6, 3]
+    assert {setting.levels for setting in figure.panel("levels").curves.values()} == {1, 5, 10, None}
+    assert {setting.clients_per_round for setting in figure.panel("clients").curves.values()} == {5, 10, 25, 50}
+    assert {setting.local_steps for setting in figure.panel("steps").curves.values()} == {1, 2, 5, 10, 20, 50}
+
+
+def test_the_logistic_figure_fixes_what_section_5_1_fixes():
+    figure = FIGURES["mnist"]
+    assert figure.ratio == 100
+    assert all((s.local_steps, s.clients_per_round) == (5, 25) for s in figure.panel("levels").curves.values())
+    assert all((s.levels, s.local_steps) == (1, 5) for s in figure.panel("clients").curves.values())
+    methods = figure.panel("methods").curves
+    assert methods == {"FedPAQ": Setting(1, 50, 2), "FedAvg": Setting(None, 50, 2), "QSGD": Setting(1, 50, 1)}
+
+
+@pytest.mark.parametrize("figure", ALL[1:], ids=lambda figure: figure.name)
+def test_the_network_figures_fix_what_section_5_2_fixes(figure):
+    assert figure.ratio == 1000
+    assert all((s.local_steps, s.clients_per_round) == (2, 25) for s in figure.panel("levels").curves.values())
+    assert all((s.levels, s.local_steps) == (1, 2) for s in figure.panel("clients").curves.values())
+    methods = figure.panel("methods").curves
+    assert methods == {"FedPAQ": Setting(1, 20, 10), "FedAvg": Setting(None, 20, 10), "QSGD": Setting(1, 50, 1)}
+
+
+def test_a_setting_shared_by_panels_is_run_once():
+    assert all(len(figure.settings) == len(set(figure.settings)) == 15 for figure in ALL)
+
+
+def test_every_figure_names_a_known_problem():
+    assert {figure.problem for figure in ALL} <= set(problems.names())
+
+
+def test_an_unknown_figure_is_named_with_the_nearest_known_one():
+    with pytest.raises(ConfigError, match="did you mean 'cifar100'"):
+        choose(["cifar1000"])

@@ -1,0 +1,126 @@
+"""Judging: levels, times, intervals and verdicts, against plain loops and planted truths."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpaq import CostModel
+from fedpaq.experiments import Setting, judging
+from fedpaq.experiments.judging import FAILS, HOLDS, UNDECIDED, Ratio
+from small_figure import planted
+
+COST = CostModel.from_ratio(100)
+
+
+def ratio(low, high):
+    return Ratio("", math.sqrt(low * high), low, high)
+
+
+def test_the_interval_is_students_t_on_the_log_ratios():
+    first, second = np.array([1.0, 2, 3, 4, 5]), np.array([2.0, 5, 6, 9, 11])
+    logs = np.log(second / first)
+    half = 2.7764451 * logs.std(ddof=1) / math.sqrt(5)  # t, 4 degrees of freedom, 97.5 %
+    found = judging.paired_ratio("", first, second)
+    assert found.value == pytest.approx(math.exp(logs.mean()))
+    assert found.low == pytest.approx(math.exp(logs.mean() - half))
+    assert found.high == pytest.approx(math.exp(logs.mean() + half))
+
+
+def test_about_95_percent_of_intervals_cover_the_truth():
+    draws = np.random.default_rng(0)
+    found = [judging.paired_ratio("", np.ones(5), np.exp(draws.normal(0.3, 0.2, 5))) for _ in range(2000)]
+    covered = np.mean([entry.low <= math.exp(0.3) <= entry.high for entry in found])
+    assert abs(covered - 0.95) < 5 * math.sqrt(0.95 * 0.05 / 2000)
+
+
+def test_common_levels_end_at_the_lowest_loss_every_run_reaches():
+    fast, slow = planted(Setting(1, 5, 10), 0.6), planted(Setting(1, 5, 10), 0.8)
+    levels = judging.common_levels(fast, slow)
+    assert len(levels) == 5 and (np.diff(levels) < 0).all() and levels[0] < 2.0
+    assert levels[-1] == pytest.approx(slow.loss.min(axis=1).max())
+    np.testing.assert_allclose(levels[1:] / levels[:-1], levels[0] / 2.0)
+
+
+def test_without_progress_there_is_no_common_level_and_no_verdict():
+    stuck, fast = planted(Setting(1, 5, 10), 1.1), planted(Setting(1, 5, 10), 0.6)
+    assert judging.common_levels(stuck, fast).size == 0
+    assert judging.all_above(judging.mean_time(fast, stuck, ("a", "b"), "payload", COST)).verdict == UNDECIDED
+
+
+@pytest.mark.parametrize("accounting", ["payload", "fixed-width"])
+def test_time_to_a_level_is_that_of_the_first_round_at_or_below_it(accounting):
+    curve = planted(Setting(1, 5, 10), 0.7, noise=0.2)
+    seconds = curve.axis("seconds", accounting, COST)
+    for level in (1.5, 0.8, 0.3):
+        expected = [
+            next(seconds[seed, k] for k in range(11) if curve.loss[seed, k] <= level) for seed in range(5)
+        ]
+        np.testing.assert_array_equal(judging.time_to(curve, level, accounting, COST), expected)
+
+
+def test_the_lowest_level_is_reached_by_all():
+    fast, slow = planted(Setting(1, 5, 10), 0.6), planted(Setting(1, 5, 10), 0.8)
+    lowest = float(judging.common_levels(fast, slow)[-1])
+    assert (judging.time_to(slow, lowest, "payload", COST) > 0).all()
+
+
+def test_a_planted_factor_of_two_in_speed_is_found():
+    slow, fast = planted(Setting(1, 5, 1), 0.98, noise=1e-4), planted(Setting(1, 5, 1), 0.98**2, noise=1e-4)
+    (found,) = judging.mean_time(fast, slow, ("fast", "slow"), "payload", COST)
+    assert found.low < 2 < found.high or abs(found.value - 2) < 0.05  # a round is the finest time there is
+
+
+def test_losses_and_total_times_compare_the_last_round():
+    first, second = planted(Setting(1, 5, 10), 0.8, noise=0), planted(Setting(1, 10, 10), 0.9, noise=0)
+    (loss,) = judging.final_loss(first, second, ("a", "b"))
+    assert loss.value == pytest.approx((0.9 / 0.8) ** 10) and loss.low == pytest.approx(loss.high)
+    (total,) = judging.total_time(first, second, ("a", "b"), "payload", COST)
+    bandwidth = COST.bandwidth_for(1000)
+    assert total.value == pytest.approx((1000 + 32000 / bandwidth) / (1000 + 16000 / bandwidth))
+
+
+@pytest.mark.parametrize(
+    ("intervals", "verdict", "decisive"),
+    [
+        ([(1.1, 2.0), (1.01, 9.0)], HOLDS, (1.01, 9.0)),
+        ([(1.1, 2.0), (0.9, 1.2)], UNDECIDED, (0.9, 1.2)),
+        ([(1.1, 2.0), (0.5, 0.9)], FAILS, (0.5, 0.9)),
+        ([], UNDECIDED, None),
+    ],
+)
+def test_every_ratio_above_one(intervals, verdict, decisive):
+    finding = judging.all_above([ratio(*interval) for interval in intervals])
+    assert finding.verdict == verdict
+    assert (finding.decisive and (finding.decisive.low, finding.decisive.high)) == decisive
+
+
+def test_a_tie_is_good_enough_for_the_best():
+    assert judging.all_above([ratio(0.97, 1.1)], 1 / judging.TIE).verdict == HOLDS
+    assert judging.all_above([ratio(0.90, 1.1)], 1 / judging.TIE).verdict == UNDECIDED
+    assert judging.all_above([ratio(0.80, 0.94)], 1 / judging.TIE).verdict == FAILS
+
+
+@pytest.mark.parametrize(
+    ("intervals", "verdict"),
+    [
+        ([(0.99, 1.01), (1.2, 1.4)], HOLDS),
+        ([(0.99, 1.01), (0.5, 0.6)], HOLDS),
+        ([(0.99, 1.01), (0.97, 1.03)], FAILS),
+        ([(0.99, 1.01), (0.9, 1.3)], UNDECIDED),
+        ([], UNDECIDED),
+    ],
+)
+def test_some_ratio_differs_by_more_than_a_tie(intervals, verdict):
+    assert judging.some_differ([ratio(*interval) for interval in intervals]).verdict == verdict
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 10), st.floats(1.0, 3.0)), min_size=1, max_size=6))
+def test_a_claim_and_its_opposite_never_both_hold(pairs):
+    intervals = [ratio(low, low * width) for low, width in pairs]
+    opposite = [ratio(1 / entry.high, 1 / entry.low) for entry in intervals]
+    assert {judging.all_above(intervals).verdict, judging.all_above(opposite).verdict} != {HOLDS}

@@ -1,0 +1,70 @@
+"""Tuning: the rule as written down."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import fedpaq
+from fedpaq.experiments import CurveSettings, Setting, tuning
+
+
+@pytest.fixture(scope="module")
+def quadratic():
+    return fedpaq.problems.load("synthetic-quadratic", num_clients=50)
+
+
+def settings(**changes):
+    return CurveSettings("synthetic-quadratic", Setting(None, 5, 10), tuning_seeds=(5, 6, 7), **changes)
+
+
+def exhaustive(problem, chosen, step_sizes):
+    """Areas of the loss, one run at a time: the rule's own words as a loop."""
+    scout = problem.evaluated_on(fedpaq.experiments.tuning.np.arange(0, len(problem.inputs), 10))
+    areas = {}
+    for eta in step_sizes:
+        losses = []
+        for seed in chosen.tuning_seeds:
+            config = fedpaq.FedPAQConfig(
+                clients_per_round=5, local_steps=10, total_steps=100, step_size=eta, seed=seed
+            )
+            (history,) = fedpaq.sweep(scout, [config])
+            diverged = history.diverged is not None
+            losses.append(math.inf if diverged else sum(r.loss for r in history.records[1:]) / 10)
+        areas[eta] = sum(losses) / len(losses)
+    return areas
+
+
+def test_the_chosen_step_size_has_the_lowest_area_of_the_fine_grid(quadratic):
+    chosen, losses = tuning.tune(quadratic, settings(), lambda _: None)
+    full = [eta for eta, found in losses.items() if len(found) == 3]
+    assert len(full) == 5
+    areas = exhaustive(quadratic, settings(), full)
+    assert chosen == min(areas, key=areas.get)
+    for eta in full:
+        assert tuning.mean_loss(losses[eta]) == pytest.approx(areas[eta], rel=1e-4)
+
+
+def test_the_coarse_grid_is_widened_until_its_best_lies_inside(quadratic):
+    _, losses = tuning.tune(quadratic, settings(coarse=(1e-7, 4e-7)), lambda _: None)
+    coarse = {eta: found[:2] for eta, found in losses.items() if eta in (1e-7, 4e-7) or len(found) == 2}
+    best = tuning.best({eta: found for eta, found in losses.items() if len(found) == 3})
+    assert best > 1e-4 and max(losses) > best
+    assert len(coarse) > 3
+
+
+def test_divergence_counts_as_infinitely_bad_and_ties_go_to_the_smaller():
+    assert tuning.best({0.1: [1.0, 1.0], 1.0: [0.1, None]}) == 0.1
+    assert tuning.best({0.2: [1.0], 0.1: [1.0]}) == 0.1
+
+
+def test_tuning_seeds_are_never_the_curves_own():
+    from fedpaq.experiments.curve import MORE_TUNING_SEEDS, SEEDS, TUNING_SEEDS
+
+    assert not {*MORE_TUNING_SEEDS, *TUNING_SEEDS} & {*SEEDS}
+    assert len(SEEDS) == 5
+
+
+def test_step_sizes_can_be_typed():
+    assert tuning.tidy(0.0625 * 2**0.5) == 0.08839
