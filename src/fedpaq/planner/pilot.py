@@ -14,13 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpaq.aggregation import Mean
-from fedpaq.algorithm import play_round
-from fedpaq.clients import choose_executor
+from fedpaq.clients import choose_executor, draw_participants, local_work
 from fedpaq.config import FedPAQConfig
-from fedpaq.cost_model import CostModel
+from fedpaq.planner.expected_time import expected_computation
 from fedpaq.planner.search_space import Shape
-from fedpaq.problems import Problem, iid
-from fedpaq.randomness import Key, Purpose, permutation
+from fedpaq.planner.task import Task
 from fedpaq.uplink import choose_uplink
 
 Float64 = npt.NDArray[np.float64]
@@ -50,28 +48,20 @@ class Arm:
 class Pilot:
     """Runs of one shape that can be paused; ``gradient_steps`` counts what they cost."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        watched: Problem,
-        shape: Shape,
-        step_sizes: Sequence[float],
-        *,
-        seeds: Sequence[int],
-        batch_size: int | None,
-        cost_model: CostModel,
-    ) -> None:
-        self.shape, self._problem, self._watched = shape, problem, watched
-        self._cost_model, self._batch_size = cost_model, batch_size
-        self._executor = choose_executor("auto", problem)
-        self._uplink = choose_uplink(shape.quantizer, Mean(), problem)
+    def __init__(self, task: Task, shape: Shape, step_sizes: Sequence[float], seeds: Sequence[int]) -> None:
+        self.shape, self._task, self._problem = shape, task, task.problem
+        self._cost_model, self._batch_size = task.cost_model, task.batch_size
+        self._executor = choose_executor("auto", task.problem, shape.clients_per_round)
+        self._uplink = choose_uplink(shape.quantizer, Mean(), task.problem)
         self.arms = [Arm(shape, step_size) for step_size in step_sizes]
         self._configs = [[self._config(arm.step_size, seed) for seed in seeds] for arm in self.arms]
-        self._params = np.tile(problem.initial_params, (len(self.arms), len(seeds), 1))  # (arms, seeds, p)
+        self._params = np.tile(
+            self._problem.initial_params, (len(self.arms), len(seeds), 1)
+        )  # (arms, seeds, p)
         self._seconds = np.zeros((len(self.arms), len(seeds)))
         self._bytes = np.zeros((len(self.arms), len(seeds)))
         self.round, self.gradient_steps = 0, 0
-        first = watched.evaluate(problem.initial_params).loss
+        first = task.watched.evaluate(self._problem.initial_params).loss
         for arm in self.arms:
             arm.losses.append(first)
             arm.seconds.append(0.0)
@@ -83,23 +73,28 @@ class Pilot:
         return [arm for arm in self.arms if arm.alive]
 
     def next_seconds(self) -> float:
-        """Return when the next round would be over."""
+        """Return when the next round would be over; a first round is taken to upload nothing."""
         elapsed = max(arm.seconds[-1] for arm in self.alive)
-        uploads = self._bytes.mean() / self.round if self.round else 0.0
-        return (
-            elapsed
-            + self._computation()
-            + self._cost_model.communication_seconds(8 * uploads, self._problem.dimension)
-        )
+        batch = self._batch_size or float(self._problem.partition.sizes().mean())
+        computing = expected_computation(self._cost_model, self.shape, batch)
+        uploaded = max(arm.upload_bytes[-1] for arm in self.alive) / max(1, self.round)
+        uploading = self._cost_model.communication_seconds(8 * uploaded, self._problem.dimension)
+        return elapsed + computing + uploading
 
     def play(self) -> None:
-        """Play one round of every arm that is alive."""
+        """Play one round of every arm that is alive: lines 2 to 11 of Algorithm 1, as ``sweep`` does."""
         rows = [row for row, arm in enumerate(self.arms) if arm.alive]
         configs = [config for row in rows for config in self._configs[row]]
-        before = self._params[rows].reshape(len(configs), -1)
-        params, participants, payload_bytes = play_round(
-            self._problem, configs, self.round, before, self._executor, self._uplink
-        )
+        params = self._params[rows].reshape(len(configs), -1)  # (runs, p)
+        participants = draw_participants(self._problem, configs, self.round)
+        inbox = self._uplink.open(len(configs), self._problem.dimension)
+        for work in local_work(
+            self._problem, configs, self.round, params, participants, share=self._uplink.share
+        ):
+            inbox.send(self._executor.local_updates(self._problem, work), work)
+        mean, payload_bytes = inbox.close()
+        params = (params + mean).astype(np.float32)
+
         seconds = [
             self._round_seconds(config, clients, size)
             for config, clients, size in zip(configs, participants, payload_bytes.tolist(), strict=True)
@@ -115,7 +110,7 @@ class Pilot:
     def _record(self, rows: Sequence[int], params: npt.NDArray[np.float32]) -> None:
         finite = np.isfinite(params).all(axis=1)
         losses = np.full(len(params), np.inf)
-        losses[finite] = [found.loss for found in self._watched.evaluate_batch(params[finite])]
+        losses[finite] = [found.loss for found in self._task.watched.evaluate_batch(params[finite])]
         means = losses.reshape(len(rows), -1).mean(axis=1)
         for row, loss in zip(rows, means.tolist(), strict=True):
             arm = self.arms[row]
@@ -141,26 +136,3 @@ class Pilot:
             config.seed, self.round, clients, self.shape.local_steps * per_step
         )
         return computing + self._cost_model.communication_seconds(8 * payload_bytes, self._problem.dimension)
-
-    def _computation(self) -> float:
-        """Return the expected seconds of the slowest of r clients: shift + H_r / scale a gradient."""
-        batch = self._batch_size or float(self._problem.partition.sizes().mean())
-        harmonic = sum(1 / i for i in range(1, self.shape.clients_per_round + 1))
-        model = self._cost_model
-        return self.shape.local_steps * batch * (model.shift + harmonic / model.scale)
-
-
-def watched_part(problem: Problem, num_samples: int, *, seed: int) -> Problem:
-    """Return the same problem on ``num_samples`` of its held samples, to watch the loss on."""
-    held = np.unique(problem.partition.indices)
-    order = permutation(Purpose.CHECK, Key(seed=seed), len(held))
-    chosen = held[np.sort(order[:num_samples])]
-    return Problem(
-        model=problem.model,
-        loss=problem.loss,
-        inputs=problem.inputs[chosen],
-        targets=problem.targets[chosen],
-        partition=iid(len(chosen), 1),
-        regularization=problem.regularization,
-        name=problem.name,
-    )

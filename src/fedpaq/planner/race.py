@@ -26,7 +26,7 @@ class Racer(Protocol):
     """What a race needs of a pilot."""
 
     shape: Shape
-    gradient_steps: int
+    arms: list[Arm]
 
     @property
     def alive(self) -> list[Arm]:
@@ -54,30 +54,33 @@ def race(
     target_loss: float,
     *,
     max_steps: int,
-    progress: Callable[[float, float], None] | None = None,
+    max_seconds: float = math.inf,
+    progress: Callable[[float], None] | None = None,
 ) -> list[Finish]:
-    """Return the arms that reached the target, fastest first; none if none did in ``max_steps``."""
+    """Return the arms that reached the target, fastest first.
+
+    A pilot is given up after ``max_steps`` local steps, the race after ``max_seconds``; ``progress`` is
+    told the modelled seconds.
+    """
     finishes: list[Finish] = []
     ranking_at = 2 * min(pilot.next_seconds() for pilot in pilots)
-    while True:
-        running = [pilot for pilot in pilots if pilot.alive and _steps(pilot) < max_steps]
-        if not running:
-            break
+    while running := [pilot for pilot in pilots if pilot.alive and _steps(pilot) < max_steps]:
         pilot = min(running, key=lambda racer: racer.next_seconds())
         now = pilot.next_seconds()
-        if finishes and now > (1 + MARGIN) * min(finish.seconds for finish in finishes):
+        if now > max_seconds:
             break
-        while now > ranking_at:
+        if now > ranking_at:
             rank(pilots, ranking_at)
             ranking_at *= GROWTH
-        if not pilot.alive:
             continue
         pilot.play()
-        finishes += [_finish(arm) for arm in pilot.alive if arm.loss <= target_loss]
-        for finish in finishes:
-            finish.arm.alive = False
+        for arm in pilot.alive:
+            if arm.loss <= target_loss:
+                arm.alive = False
+                finishes.append(_finish(arm))
+                max_seconds = min(max_seconds, (1 + MARGIN) * arm.seconds[-1])
         if progress is not None:
-            progress(now, min(arm.loss for racer in pilots for arm in racer.arms))
+            progress(now)
     return sorted(finishes, key=lambda finish: finish.seconds)
 
 
@@ -86,7 +89,7 @@ def rank(pilots: Sequence[Racer], seconds: float) -> None:
     arms = sorted((arm for pilot in pilots for arm in pilot.alive), key=lambda arm: arm.loss_at(seconds))
     kept = max(FEWEST, math.ceil(KEEP * len(arms)))
     for arm in arms[kept:]:
-        if arm.seconds[1:] and arm.seconds[1] <= seconds:
+        if len(arm.seconds) > 1 and arm.seconds[1] <= seconds:
             arm.alive = False
 
 

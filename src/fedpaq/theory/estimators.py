@@ -8,9 +8,10 @@ local     true at the points looked at (the start, the end of a descent and the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -131,13 +132,21 @@ def _from_points(landscape: Landscape, start: Float64, end: Float64) -> Estimate
     )
 
 
-def descend(landscape: Landscape, start: Float64, steps: int = DESCENT_STEPS) -> Float64:
-    """Return where L-BFGS arrives from ``start``."""
+def descend(
+    landscape: Landscape, start: Float64, steps: int = DESCENT_STEPS, enough: float = -math.inf
+) -> Float64:
+    """Return where L-BFGS arrives from ``start``, or where the loss first was ``enough``."""
+
+    def stop_when_enough(intermediate_result: Any) -> None:
+        if intermediate_result.fun <= enough:
+            raise StopIteration
+
     result = scipy.optimize.minimize(
         landscape.value_and_gradient,
         start,
         jac=True,
         method="L-BFGS-B",
+        callback=stop_when_enough,
         options={"maxiter": steps, "ftol": 0.0, "gtol": 1e-10, "maxcor": 20},
     )
     return np.asarray(result.x, np.float64)
@@ -176,19 +185,29 @@ def extreme_curvatures(
     landscape: Landscape, point: Float64, dense_params: int = DENSE_PARAMS
 ) -> tuple[float, float]:
     """Return the least and largest eigenvalue of the Hessian, built whole up to ``dense_params``."""
-    p = len(point)
-    if p <= dense_params:
-        hessian = np.stack([landscape.hessian_product(point, row) for row in np.eye(p)])
+    if len(point) <= dense_params:
+        hessian = np.stack([landscape.hessian_product(point, row) for row in np.eye(len(point))])
         values = np.linalg.eigvalsh(0.5 * (hessian + hessian.T))
         return float(values[0]), float(values[-1])
-    operator = scipy.sparse.linalg.LinearOperator(
-        (p, p), matvec=lambda v: landscape.hessian_product(point, v.ravel()), dtype=np.float64
-    )
+    high = largest_curvature(landscape, point)
+    # The least is the largest of the flipped Hessian: Lanczos is slow at a crowded end near zero.
+    return high - largest_curvature(landscape, point, flipped_at=high), high
+
+
+def largest_curvature(landscape: Landscape, point: Float64, flipped_at: float | None = None) -> float:
+    """Return the largest eigenvalue of the Hessian H, or of ``flipped_at`` times I - H, to a thousandth."""
+    p = len(point)
+
+    def product(vector: Float64) -> Float64:
+        along = landscape.hessian_product(point, vector.ravel())
+        return along if flipped_at is None else flipped_at * vector.ravel() - along
+
+    operator = scipy.sparse.linalg.LinearOperator((p, p), matvec=product, dtype=np.float64)
     start = np.random.default_rng(0).normal(size=p)
     values = scipy.sparse.linalg.eigsh(
-        operator, k=2, which="BE", v0=start, tol=1e-3, ncv=min(p, 24), return_eigenvectors=False
+        operator, k=1, which="LA", v0=start, tol=1e-3, ncv=min(p, 16), return_eigenvectors=False
     )
-    return float(values.min()), float(values.max())
+    return float(values[0])
 
 
 def _gap(

@@ -1,0 +1,117 @@
+"""Final: the fastest candidates of a race on fresh seeds and all samples, until each run is there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.stats
+
+from fedpaq.algorithm import sweep
+from fedpaq.config import FedPAQConfig
+from fedpaq.history import History
+from fedpaq.planner.race import Finish
+from fedpaq.planner.search_space import Shape
+from fedpaq.planner.task import Task
+
+SEEDS = tuple(range(100, 108))  # none of the race's
+SHAPES = 8
+NEIGHBOURS = (2**-0.5, 1.0, 2**0.5)  # times the race's step size
+CONFIDENCE = 0.9  # of the interval for a single run
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A configuration and what it takes to the target, on average; ``low`` to ``high`` holds 90 % of runs."""
+
+    shape: Shape
+    step_size: float
+    rounds: float
+    seconds: float
+    low: float
+    high: float
+    upload_bytes: float
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """A shape, the step sizes to try and how many rounds the race needed."""
+
+    shape: Shape
+    step_sizes: Sequence[float]
+    rounds: int
+
+
+def finalists(finishes: Iterable[Finish]) -> list[Finalist]:
+    """Return the fastest shapes with the step sizes around their best."""
+    chosen: dict[Shape, Finalist] = {}
+    for finish in finishes:
+        shape = finish.arm.shape
+        if shape not in chosen and len(chosen) < SHAPES:
+            etas = [float(f"{finish.arm.step_size * factor:.4g}") for factor in NEIGHBOURS]
+            chosen[shape] = Finalist(shape, etas, finish.rounds)
+    return list(chosen.values())
+
+
+def run_final(task: Task, entrants: Sequence[Finalist]) -> tuple[list[Choice], int]:
+    """Return every entrant's best step size, fastest first, and the gradient steps it took to know."""
+    choices, spent = [], 0
+    for entrant in entrants:
+        histories, steps = _run_until_there(task, entrant)
+        spent += steps
+        per_step_size = [histories[i : i + len(SEEDS)] for i in range(0, len(histories), len(SEEDS))]
+        found = [
+            choice(entrant.shape, step_size, runs, task.target_loss)
+            for step_size, runs in zip(entrant.step_sizes, per_step_size, strict=True)
+            if all(history.seconds_to(task.target_loss) is not None for history in runs)
+        ]
+        choices += sorted(found, key=lambda one: one.seconds)[:1]
+    return sorted(choices, key=lambda one: one.seconds), spent
+
+
+def choice(shape: Shape, step_size: float, histories: Sequence[History], target_loss: float) -> Choice:
+    """Return the means over runs that all reached the target, and the interval for a single one."""
+    records = [
+        next(record for record in history.records if record.loss is not None and record.loss <= target_loss)
+        for history in histories
+    ]
+    seconds = np.array([record.seconds for record in records])
+    reach = scipy.stats.t.ppf(0.5 + CONFIDENCE / 2, len(seconds) - 1) * math.sqrt(1 + 1 / len(seconds))
+    spread = float(reach * seconds.std(ddof=1))
+    return Choice(
+        shape=shape,
+        step_size=step_size,
+        rounds=float(np.mean([record.round for record in records])),
+        seconds=float(seconds.mean()),
+        low=max(0.0, float(seconds.mean()) - spread),
+        high=float(seconds.mean()) + spread,
+        upload_bytes=float(np.mean([record.payload_bytes for record in records])),
+    )
+
+
+def _run_until_there(task: Task, entrant: Finalist) -> tuple[list[History], int]:
+    """Run with twice the rounds of the race, and twice as many again until one step size is there."""
+    shape, spent, rounds = entrant.shape, 0, 2 * entrant.rounds
+    while True:
+        total_steps = rounds * shape.local_steps
+        configs = [
+            FedPAQConfig(
+                clients_per_round=shape.clients_per_round,
+                local_steps=shape.local_steps,
+                total_steps=total_steps,
+                batch_size=task.batch_size,
+                step_size=step_size,
+                seed=seed,
+            )
+            for step_size in entrant.step_sizes
+            for seed in SEEDS
+        ]
+        histories = sweep(task.problem, configs, quantizer=shape.quantizer, cost_model=task.cost_model)
+        spent += len(configs) * total_steps * shape.clients_per_round
+        reached = [history.seconds_to(task.target_loss) is not None for history in histories]
+        there = any(all(reached[i : i + len(SEEDS)]) for i in range(0, len(reached), len(SEEDS)))
+        if there or total_steps > task.max_steps:
+            return histories, spent
+        rounds *= 2

@@ -1,0 +1,159 @@
+"""plan: the fastest FedPAQ for a problem on a network, found by racing pilots and checked in a final.
+
+1. The target must be reachable: a descent on all samples has to get below it.
+2. The race (``planner.race``): every shape and step size, on three seeds, the loss watched on some samples.
+3. The final (``planner.final``): the fastest shapes with neighbouring step sizes, on fresh seeds and
+   all samples. The pick has the least mean time.
+4. FedAvg (no quantizer) and QSGD (one local step, all clients, quantized), each tuned for itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fedpaq.config import FedPAQConfig
+from fedpaq.cost_model import CostModel
+from fedpaq.errors import ConfigError
+from fedpaq.planner.final import Choice, finalists, run_final
+from fedpaq.planner.pilot import Pilot
+from fedpaq.planner.race import Finish, race
+from fedpaq.planner.search_space import SearchSpace, Shape
+from fedpaq.planner.task import Task
+from fedpaq.problems import Problem
+
+RACE_SEEDS = (0, 1, 2)
+BASELINE_LIMIT = 100.0  # times the pick's seconds, after which a baseline is called slower than that
+
+Progress = Callable[[str, float], None]  # stage, modelled seconds so far
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plan:
+    """A recommendation, what it was chosen from and what it cost to find."""
+
+    task: Task
+    pick: Choice
+    runners_up: Sequence[Choice]
+    fedavg: Choice | None  # None: not compared, or slower than BASELINE_LIMIT times the pick
+    qsgd: Choice | None
+    finishes: Sequence[Finish]  # everything that reached the target in the race
+    gradient_steps: int  # simulated to find and check the pick
+
+    def config(self, seed: int = 0) -> FedPAQConfig:
+        """Return the recommended run: as many rounds as the average run needs, rounded up."""
+        shape = self.pick.shape
+        return FedPAQConfig(
+            clients_per_round=shape.clients_per_round,
+            local_steps=shape.local_steps,
+            total_steps=math.ceil(self.pick.rounds) * shape.local_steps,
+            batch_size=self.task.batch_size,
+            step_size=self.pick.step_size,
+            seed=seed,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        choices = {"pick": self.pick, "fedavg": self.fedavg, "qsgd": self.qsgd}
+        return {
+            "problem": self.task.problem.name,
+            "target_loss": self.task.target_loss,
+            "cost_model": self.task.cost_model.to_dict(),
+            **{name: None if choice is None else asdict(choice) for name, choice in choices.items()},
+            "runners_up": [asdict(choice) for choice in self.runners_up],
+            "gradient_steps": self.gradient_steps,
+        }
+
+
+def plan(
+    problem: Problem,
+    *,
+    target_loss: float,
+    cost_model: CostModel,
+    max_clients: int | None = None,
+    batch_size: int | None = 10,
+    max_steps: int = 2000,
+    space: SearchSpace | None = None,
+    compare: bool = True,
+    progress: Progress | None = None,
+) -> Plan:
+    """Return the configuration that reaches ``target_loss`` soonest under ``cost_model``.
+
+    ``max_clients`` is the most clients a round may ask (default: all). ``space`` replaces the choices
+    searched by default. A candidate that has not reached the target after ``max_steps`` local steps is
+    given up. ``compare`` also times FedAvg and QSGD. ``progress(stage, seconds)`` is told the modelled time.
+    """
+    task = Task(
+        problem=problem,
+        target_loss=target_loss,
+        cost_model=cost_model,
+        max_clients=problem.num_clients if max_clients is None else max_clients,
+        batch_size=batch_size,
+        max_steps=max_steps,
+    )
+    if space is not None and max(space.clients_per_round) > task.max_clients:
+        raise ConfigError(
+            f"clients_per_round={max(space.clients_per_round)} of the search space exceeds "
+            f"max_clients={task.max_clients}; choose 1..{task.max_clients}"
+        )
+    task.require_reachable()
+    space = space or task.default_space()
+    finishes, spent = run_race(task, space.shapes(), space.step_sizes, "race", progress)
+    choices, more = run_final(task, finalists(finishes))
+    if not choices:
+        raise ConfigError(
+            f"target_loss={target_loss} was not reached by any candidate within max_steps={max_steps} "
+            "local steps; raise max_steps, or aim higher"
+        )
+    baselines = _baselines(task, space, choices[0].seconds, progress) if compare else {}
+    return Plan(
+        task=task,
+        pick=choices[0],
+        runners_up=choices[1:],
+        fedavg=baselines.get("fedavg"),
+        qsgd=baselines.get("qsgd"),
+        finishes=finishes,
+        gradient_steps=spent + more,
+    )
+
+
+def run_race(
+    task: Task,
+    shapes: Sequence[Shape],
+    step_sizes: Sequence[float],
+    stage: str,
+    progress: Progress | None = None,
+    max_seconds: float = math.inf,
+) -> tuple[list[Finish], int]:
+    """Race every shape with every step size; return who reached the target, and the gradient steps."""
+    pilots = [Pilot(task, shape, step_sizes, RACE_SEEDS) for shape in shapes]
+    finishes = race(
+        pilots,
+        task.target_loss,
+        max_steps=task.max_steps,
+        max_seconds=max_seconds,
+        progress=None if progress is None else lambda seconds: progress(stage, seconds),
+    )
+    return finishes, sum(pilot.gradient_steps for pilot in pilots)
+
+
+def _baselines(
+    task: Task, space: SearchSpace, pick_seconds: float, progress: Progress | None
+) -> dict[str, Choice]:
+    """Time the best FedAvg and the best QSGD."""
+    levels = [level for level in space.levels if level is not None] or [1]
+    entries = {
+        "fedavg": [Shape(tau, r, 0) for tau in space.local_steps for r in space.clients_per_round],
+        "qsgd": [Shape(1, max(space.clients_per_round), level) for level in levels],
+    }
+    found = {}
+    for name, shapes in entries.items():
+        finishes, _ = run_race(
+            task, shapes, space.step_sizes, name, progress, max_seconds=BASELINE_LIMIT * pick_seconds
+        )
+        choices, _ = run_final(task, finalists(finishes)[:1])
+        if choices:
+            found[name] = choices[0]
+    return found

@@ -1,0 +1,94 @@
+"""The picture of a plan: time to target over tau and s, and the front of time against upload."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpaq.planner.plan import Plan, run_race
+from fedpaq.planner.search_space import SearchSpace, Shape
+
+SLOWEST = 10.0  # times the pick's seconds shown in the map
+
+TimeMap = dict[tuple[int, int], float | None]  # (tau, s) to seconds; None: slower than SLOWEST
+
+
+def time_map(plan: Plan, space: SearchSpace) -> TimeMap:
+    """Return the time to target for every tau and s with the pick's cohort, each with its best step size."""
+    times: TimeMap = {}
+    for tau in space.local_steps:
+        for levels in space.levels:
+            shape = Shape(tau, plan.pick.shape.clients_per_round, levels or 0)
+            finishes, _ = run_race(
+                plan.task, [shape], space.step_sizes, "map", max_seconds=SLOWEST * plan.pick.seconds
+            )
+            times[tau, levels or 0] = finishes[0].seconds if finishes else None
+    return times
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the points that no other beats in both coordinates, by the first.
+
+    >>> pareto_front([(1.0, 9.0), (2.0, 9.5), (3.0, 4.0)])
+    [(1.0, 9.0), (3.0, 4.0)]
+    """
+    front: list[tuple[float, float]] = []
+    for point in sorted(points):
+        if not front or point[1] < front[-1][1]:
+            front.append(point)
+    return front
+
+
+def save_plot(plan: Plan, times: TimeMap, path: Path) -> None:
+    """Draw map and front side by side and write them to ``path`` (format by its suffix)."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10.0, 4.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
+    image = draw_map(left, plan, times)
+    figure.colorbar(image, ax=left, label="seconds to target")
+    draw_front(right, plan)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
+def draw_map(panel: Any, plan: Plan, times: TimeMap) -> Any:
+    """Draw the time to target over tau and s; the pick is framed."""
+    from matplotlib.colors import LogNorm
+
+    taus, levels = sorted({tau for tau, _ in times}), sorted({s for _, s in times}, key=lambda s: s or 10**9)
+    values = np.array([[times[tau, s] or np.nan for tau in taus] for s in levels], float)
+    image = panel.imshow(np.ma.masked_invalid(values), norm=LogNorm(), cmap="viridis_r", aspect="auto")
+    for row, s in enumerate(levels):
+        for column, tau in enumerate(taus):
+            found = times[tau, s]
+            text = f">{SLOWEST:.0f}x" if found is None else f"{found / plan.pick.seconds:.1f}x"
+            panel.text(column, row, text, ha="center", va="center", fontsize=8)
+    pick = plan.pick.shape
+    corner = (taus.index(pick.local_steps) - 0.5, levels.index(pick.levels) - 0.5)
+    panel.add_patch(_frame(corner))
+    panel.set_xticks(range(len(taus)), [str(tau) for tau in taus])
+    panel.set_yticks(range(len(levels)), [str(s) if s else "none" for s in levels])
+    panel.set(xlabel="local steps τ", ylabel="levels s", title=f"r = {pick.clients_per_round}, 1x = the pick")
+    return image
+
+
+def draw_front(panel: Any, plan: Plan) -> None:
+    """Draw every candidate that reached the target in the race, and the front of time against upload."""
+    points = [(finish.seconds, finish.upload_bytes) for finish in plan.finishes]
+    points += [(choice.seconds, choice.upload_bytes) for choice in (plan.pick, *plan.runners_up)]
+    panel.scatter(*zip(*points, strict=True), s=14, alpha=0.5, label="reached the target")
+    panel.plot(*zip(*pareto_front(points), strict=True), "o-", color="tab:red", label="front")
+    panel.set(xscale="log", yscale="log", xlabel="seconds to target", ylabel="bytes uploaded")
+    panel.legend(fontsize=8)
+
+
+def _frame(corner: tuple[float, float]) -> Any:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle(corner, 1, 1, fill=False, edgecolor="tab:red", linewidth=2)

@@ -1,0 +1,59 @@
+"""fedpaq plan: tables, JSON, the closed form, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from fedpaq.cli.plan import plan
+from fedpaq.errors import ConfigError
+
+app = typer.Typer()
+app.command()(plan)
+QUICK = ["synthetic-quadratic", "-n", "4", "--target-loss", "40", "--no-compare"]
+
+
+def test_a_table_recommends_a_configuration_in_human_units():
+    result = CliRunner().invoke(app, [*QUICK, "--bandwidth", "100kbit/s"], env={"COLUMNS": "100"})
+    assert result.exit_code == 0, result.output
+    assert "pick" in result.output and "on average" in result.output
+    assert "clients a round" in result.output
+
+
+def test_json_holds_the_pick():
+    result = CliRunner().invoke(app, [*QUICK, "--ratio", "100", "--json"])
+    assert result.exit_code == 0, result.output
+    values = json.loads(result.stdout)
+    assert values["target_loss"] == 40.0
+    assert values["pick"]["low"] <= values["pick"]["seconds"] <= values["pick"]["high"]
+
+
+def test_the_closed_form_says_how_loose_it_is():
+    arguments = ["synthetic-quadratic", "--target-loss", "60", "--ratio", "100", "--from-theory"]
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    assert "guarantee" in result.output and "overstate" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--target-loss", "40"], "give exactly one"),
+        (["--target-loss", "40", "--bandwidth", "0kbit/s"], "bandwidth=0"),
+        (["--target-loss", "40", "--bandwidth", "fast"], "is not a rate"),
+        (["--target-loss", "40", "--bandwidth", "1kbit/s", "--straggler", "2"], "straggler=2"),
+        (
+            ["--target-loss", "40", "--ratio", "1", "--max-clients", "60"],
+            "max_clients=60 exceeds num_clients=50",
+        ),
+        (["--target-loss", "0.001", "--ratio", "1"], "the least training loss"),
+        (["--target-loss", "0.001", "--ratio", "1", "--from-theory"], "is below the least training loss"),
+    ],
+)
+def test_bad_input_is_a_clear_message(arguments, message):
+    result = CliRunner().invoke(app, ["synthetic-quadratic", *arguments])
+    assert isinstance(result.exception, ConfigError)
+    assert message in str(result.exception)

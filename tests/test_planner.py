@@ -1,0 +1,242 @@
+"""The planner: its parts on their own, the whole on a small problem, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fedpaq
+from fedpaq.errors import ConfigError
+from fedpaq.planner import SearchSpace, Shape, Task, plan
+from fedpaq.planner.expected_time import expected_computation
+from fedpaq.planner.final import Finalist, finalists, run_final
+from fedpaq.planner.pilot import Arm, Pilot
+from fedpaq.planner.plot import pareto_front, save_plot, time_map
+from fedpaq.planner.race import FEWEST, Finish, race, rank
+
+COST = fedpaq.CostModel.from_ratio(100)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return fedpaq.problems.synthetic_logistic(
+        num_clients=8, samples_per_client=20, dimension=6, regularization=0.01
+    )
+
+
+@pytest.fixture(scope="module")
+def task(problem):
+    return Task(problem=problem, target_loss=0.56, cost_model=COST, max_clients=8, batch_size=5)
+
+
+SPACE = SearchSpace((1, 4), (2, 8), (1, None), (0.5, 2.0))
+
+
+def test_a_pilot_is_a_sweep_that_can_be_paused(problem, task):
+    """Round by round it follows the runs of ``sweep`` to the bit, costs included."""
+    shape = Shape(4, 2, 1)
+    pilot = Pilot(task, shape, [0.5, 2.0], [3, 4])
+    for _ in range(5):
+        pilot.play()
+    configs = [
+        fedpaq.FedPAQConfig(
+            clients_per_round=2, local_steps=4, total_steps=20, batch_size=5, step_size=eta, seed=seed
+        )
+        for eta in (0.5, 2.0)
+        for seed in (3, 4)
+    ]
+    histories = fedpaq.sweep(problem, configs, quantizer=fedpaq.LowPrecision(1), cost_model=COST)
+    for arm, runs in zip(pilot.arms, (histories[:2], histories[2:]), strict=True):
+        # All 160 samples are watched, so the losses are those of the histories up to summation order.
+        for k in range(6):
+            assert arm.losses[k] == pytest.approx(np.mean([run.records[k].loss for run in runs]), rel=1e-6)
+            assert arm.seconds[k] == pytest.approx(np.mean([run.records[k].seconds for run in runs]))
+            assert arm.upload_bytes[k] == np.mean([run.records[k].payload_bytes for run in runs])
+    assert pilot.gradient_steps == 4 * 5 * 2 * 4
+
+
+def test_a_pilot_announces_when_its_round_will_be_over(task):
+    """H_8 = 2.718: 4 steps on 5 samples take 20 (0.5 + 2.718 / 2) on average, and uploads follow."""
+    pilot = Pilot(task, Shape(4, 8, 0), [0.5], range(40))
+    harmonic = sum(1 / i for i in range(1, 9))
+    assert pilot.next_seconds() == pytest.approx(20 * (0.5 + harmonic / 2))
+    pilot.play()
+    expected = COST.communication_seconds(8 * pilot.arms[0].upload_bytes[-1], 6) + 20 * (0.5 + harmonic / 2)
+    measured = pilot.arms[0].seconds[-1]
+    # The slowest of 8 exponentials deviates by 1.25 times its mean of 10; over 40 seeds that is 2.
+    assert abs(measured - expected) < 5 * 2
+    assert pilot.next_seconds() == pytest.approx(measured + expected)
+
+
+def test_an_arm_that_diverges_drops_out(task):
+    pilot = Pilot(task, Shape(4, 2, 0), [0.5, 1e30], [0])
+    for _ in range(3):
+        pilot.play()
+    assert [arm.step_size for arm in pilot.alive] == [0.5]
+
+
+class Recorded:
+    """A pilot whose arms follow given losses; every round takes ``seconds``."""
+
+    def __init__(self, shape, seconds, losses):
+        self.shape, self._seconds, self._losses = shape, seconds, losses
+        self.arms = [Arm(shape, eta, [1.0], [0.0], [0.0]) for eta in losses]
+        self.played = 0
+
+    @property
+    def alive(self):
+        return [arm for arm in self.arms if arm.alive]
+
+    def next_seconds(self):
+        return self.alive[0].seconds[-1] + self._seconds
+
+    def play(self):
+        self.played += 1
+        for arm in self.alive:
+            arm.losses.append(self._losses[arm.step_size](len(arm.losses)))
+            arm.seconds.append(arm.seconds[-1] + self._seconds)
+            arm.upload_bytes.append(arm.upload_bytes[-1] + 1.0)
+
+
+def test_the_first_to_the_target_wins_and_nobody_runs_much_longer():
+    quick = Recorded(Shape(1, 1, 1), 1.0, {0.1: lambda k: 1.0 - 0.01 * k})  # 0.5 after 50 s
+    strong = Recorded(Shape(5, 1, 1), 10.0, {0.1: lambda k: 1.0 - 0.2 * k})  # 0.4 after 30 s
+    late = Recorded(Shape(50, 1, 1), 100.0, {0.1: lambda k: 0.0})  # there after 100 s
+    finishes = race([quick, strong, late], 0.5, max_steps=10**6)
+    assert [finish.arm.shape for finish in finishes] == [strong.shape]
+    assert (finishes[0].seconds, finishes[0].rounds) == (30.0, 3)
+    assert quick.played == 37  # 30 s and a quarter
+    assert late.played == 0
+
+
+def test_a_race_that_nobody_can_win_ends():
+    stuck = Recorded(Shape(2, 1, 1), 1.0, {0.1: lambda k: 0.9})
+    assert race([stuck], 0.5, max_steps=100) == []
+    assert stuck.played == 50
+
+
+def test_a_race_ends_at_its_time_limit():
+    slow = Recorded(Shape(1, 1, 1), 1.0, {0.1: lambda k: 0.9})
+    assert race([slow], 0.5, max_steps=10**6, max_seconds=7.0) == []
+    assert slow.played == 7
+
+
+@given(st.integers(FEWEST + 1, 80))
+def test_ranking_keeps_the_better_half_and_those_without_a_round(count):
+    pilot = Recorded(Shape(1, 1, 1), 1.0, {float(i): (lambda k, i=i: float(i)) for i in range(count)})
+    waiting = Recorded(Shape(9, 1, 1), 9.0, {0.5: lambda k: 0.0})
+    pilot.play()
+    rank([pilot, waiting], 1.0)
+    kept = max(FEWEST, math.ceil((count + 1) / 2))
+    # The waiting one, with the loss before training, 1.0, takes the third place.
+    assert [arm.step_size for arm in pilot.alive] == [float(i) for i in range(count) if i < kept - 1]
+    assert waiting.alive
+
+
+def test_finalists_are_distinct_shapes_with_neighbouring_step_sizes():
+    one, two = Shape(1, 2, 1), Shape(5, 2, 1)
+    finishes = [
+        Finish(Arm(shape, eta), rounds, 1.0, 1.0)
+        for shape, eta, rounds in ((one, 1.0, 3), (one, 2.0, 4), (two, 0.5, 2))
+    ]
+    entrants = finalists(finishes)
+    assert [(entrant.shape, entrant.rounds) for entrant in entrants] == [(one, 3), (two, 2)]
+    assert entrants[0].step_sizes == pytest.approx([2**-0.5, 1.0, 2**0.5], rel=1e-3)
+
+
+def test_the_final_goes_on_until_the_runs_are_there(task):
+    """Three rounds are far too few for a step size of 0.02; the final doubles them until they suffice."""
+    choices, spent = run_final(task, [Finalist(Shape(1, 8, 0), [0.02], 3)])
+    assert choices[0].rounds > 6
+    assert choices[0].low <= choices[0].seconds <= choices[0].high
+    assert spent > 8 * 8 * 6
+
+
+def test_a_plan_recommends_a_run_that_reaches_the_target(problem):
+    found = plan(problem, target_loss=0.56, cost_model=COST, batch_size=5, space=SPACE)
+    assert found.pick.seconds <= min(choice.seconds for choice in found.runners_up)
+    assert found.fedavg.seconds >= found.pick.seconds * 0.99
+    assert found.qsgd.shape.local_steps == 1 and found.qsgd.shape.clients_per_round == 8
+    history = fedpaq.train(problem, found.config(seed=5), quantizer=found.pick.shape.quantizer, cost_model=COST)
+    assert history.final.loss < 0.59  # a mean run, so not always below 0.56 itself
+    values = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert values["pick"]["shape"]["local_steps"] == found.pick.shape.local_steps
+
+
+def test_the_pick_follows_the_network(problem):
+    """When uploads cost nothing clients synchronise more often than when they cost everything."""
+    space = SearchSpace((1, 16), (4,), (1, None), (0.1, 0.4, 1.6))
+    cheap, dear = (
+        plan(
+            problem,
+            target_loss=0.54,
+            cost_model=fedpaq.CostModel.from_ratio(ratio),
+            batch_size=5,
+            space=space,
+            compare=False,
+        ).pick.shape
+        for ratio in (0.001, 10_000)
+    )
+    assert cheap.local_steps <= dear.local_steps == 16
+    assert dear.levels == 1
+
+
+def test_a_picture_is_drawn(problem, tmp_path):
+    space = SearchSpace((1, 4), (4,), (1, None), (0.5, 1.0))
+    found = plan(problem, target_loss=0.56, cost_model=COST, batch_size=5, space=space, compare=False)
+    times = time_map(found, space)
+    assert set(times) == {(1, 1), (1, 0), (4, 1), (4, 0)}
+    save_plot(found, times, tmp_path / "plan.png")
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_expected_computation_is_the_mean_of_the_slowest():
+    draws = np.random.default_rng(0).exponential(0.5, size=(20_000, 5)).max(axis=1) + 0.5
+    expected = expected_computation(COST, Shape(1, 5, 0), batch_size=1)
+    assert abs(draws.mean() - expected) < 5 * draws.std() / math.sqrt(20_000)
+
+
+@given(st.lists(st.tuples(st.floats(1, 9), st.floats(1, 9)), min_size=1, max_size=20))
+def test_the_front_holds_exactly_the_unbeaten_points(points):
+    front = pareto_front(points)
+    for point in points:
+        beaten = any(other[0] <= point[0] and other[1] <= point[1] and other != point for other in points)
+        assert (point in front) != beaten
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"target_loss": 1e-6}, "is below .*, the least training loss"),
+        ({"target_loss": 5.0}, "is not below the loss before training"),
+        ({"max_clients": 9}, "max_clients=9 exceeds num_clients=8"),
+        ({"max_steps": 1, "target_loss": 0.51}, "within max_steps=1 local steps"),
+        ({"max_clients": 4}, "clients_per_round=8 of the search space exceeds max_clients=4"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"cost_model": fedpaq.CostModel.from_ratio(1, accounting="elias")}, "charges real payloads"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_with_its_reason(problem, change, message):
+    arguments = {"target_loss": 0.56, "cost_model": COST, "batch_size": 5, "space": SPACE} | change
+    with pytest.raises(ConfigError, match=message):
+        plan(problem, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (((), (2,), (1,), (0.1,)), "local_steps="),
+        (((1, 1), (2,), (1,), (0.1,)), "none twice"),
+        (((1,), (0,), (1,), (0.1,)), "clients_per_round=0"),
+        (((1,), (2,), (0,), (0.1,)), "levels=0"),
+        (((1,), (2,), (1,), (-0.1,)), "step_sizes=-0.1"),
+    ],
+)
+def test_an_impossible_search_space_is_refused(space, message):
+    with pytest.raises(ConfigError, match=message):
+        SearchSpace(*space)
