@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ import fedpaq
 from fedpaq.planner import SearchSpace, Shape, Task, plan
 from measurement import write
 
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "planning.md"
+MARKS = ("<!-- results: benchmarks/planner.py -->\n", "<!-- end of results -->\n")
 RATIOS = (1, 100, 10_000)
 TARGETS = (0.1, 0.06)
 TOTAL_STEPS = 200
@@ -88,7 +91,24 @@ def main() -> int:
             rows.append(row)
             print(row, flush=True)
     write("planner", {"grid_shapes": len(grid), "step_sizes": list(space.step_sizes), "rows": rows})
+    write_table(rows)
     return int(failed)
+
+
+def write_table(rows: list[dict[str, Any]]) -> None:
+    """Replace the table between the marks of docs/planning.md."""
+    lines = [
+        "| target | ratio | best of the grid | pick | pick's time over the best | share of gradient steps |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        lines.append(
+            f"| {row['target_loss']} | {row['ratio']:,} | {row['grid_best']} | {row['pick']} | "
+            f"{row['over_best']:.2f} | {row['share_of_steps']:.1%} |"
+        )
+    before, rest = PAGE.read_text().split(MARKS[0])
+    after = rest.split(MARKS[1])[1]
+    PAGE.write_text(before + MARKS[0] + "\n" + "\n".join(lines) + "\n\n" + MARKS[1] + after)
 
 
 def compare(
