@@ -51,7 +51,7 @@ def filled(text: str, generated: dict[str, str]) -> str:
     for name in ["score", *FIGURES]:
         content = generated.get(name, "Not run yet: `fedpaq reproduce " + name + "`.")
         pattern = rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)"
-        text = re.sub(pattern, lambda m, new=content: f"{m[1]}{new}\n{m[2]}", text, flags=re.S)
+        text = re.sub(pattern, lambda m, new=content: f"{m[1]}\n{new}\n\n{m[2]}", text, flags=re.S)
     return text
 
 
