@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpaq.planner.plan import Plan, run_race
+from fedpaq.planner.recommendation import Plan, run_race
 from fedpaq.planner.search_space import SearchSpace, Shape
 
 SLOWEST = 10.0  # times the pick's seconds shown in the map
