@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,9 +16,9 @@ from fedpaq.errors import ConfigError
 from fedpaq.planner import SearchSpace, Shape, Task, plan
 from fedpaq.planner.expected_time import expected_computation
 from fedpaq.planner.final import Finalist, finalists, run_final
-from fedpaq.planner.pilot import Arm, Pilot
+from fedpaq.planner.pilot import Arm, Finish, Pilot
 from fedpaq.planner.plot import pareto_front, save_plot, time_map
-from fedpaq.planner.race import FEWEST, Finish, race, rank
+from fedpaq.planner.race import FEWEST, race, rank
 
 COST = fedpaq.CostModel.from_ratio(100)
 
@@ -73,6 +74,24 @@ def test_a_pilot_announces_when_its_round_will_be_over(task):
     assert pilot.next_seconds() == pytest.approx(measured + expected)
 
 
+def test_an_arm_finishes_when_every_seed_has_been_at_the_target(problem, task):
+    """With the mean of the first times, as the histories of separate runs have them."""
+    pilot = Pilot(task, Shape(1, 2, 1), [2.0], [3, 4, 5])
+    while pilot.arms[0].finish is None:
+        pilot.play()
+    config = fedpaq.FedPAQConfig(
+        clients_per_round=2, local_steps=1, total_steps=pilot.round, batch_size=5, step_size=2.0
+    )
+    runs = fedpaq.sweep(
+        problem,
+        [replace(config, seed=seed) for seed in (3, 4, 5)],
+        quantizer=fedpaq.LowPrecision(1),
+        cost_model=COST,
+    )
+    times = [run.seconds_to(0.56) for run in runs]
+    assert pilot.arms[0].finish.seconds == pytest.approx(np.mean(times))
+
+
 def test_an_arm_that_diverges_drops_out(task):
     pilot = Pilot(task, Shape(4, 2, 0), [0.5, 1e30], [0])
     for _ in range(3):
@@ -81,7 +100,7 @@ def test_an_arm_that_diverges_drops_out(task):
 
 
 class Recorded:
-    """A pilot whose arms follow given losses; every round takes ``seconds``."""
+    """A pilot whose arms follow given losses to a target of 0.5; every round takes ``seconds``."""
 
     def __init__(self, shape, seconds, losses):
         self.shape, self._seconds, self._losses = shape, seconds, losses
@@ -101,28 +120,30 @@ class Recorded:
             arm.losses.append(self._losses[arm.step_size](len(arm.losses)))
             arm.seconds.append(arm.seconds[-1] + self._seconds)
             arm.upload_bytes.append(arm.upload_bytes[-1] + 1.0)
+            if arm.loss <= 0.5:
+                arm.finish = Finish(len(arm.losses) - 1, arm.seconds[-1], arm.upload_bytes[-1])
 
 
 def test_the_first_to_the_target_wins_and_nobody_runs_much_longer():
     quick = Recorded(Shape(1, 1, 1), 1.0, {0.1: lambda k: 1.0 - 0.01 * k})  # 0.5 after 50 s
     strong = Recorded(Shape(5, 1, 1), 10.0, {0.1: lambda k: 1.0 - 0.2 * k})  # 0.4 after 30 s
     late = Recorded(Shape(50, 1, 1), 100.0, {0.1: lambda k: 0.0})  # there after 100 s
-    finishes = race([quick, strong, late], 0.5, max_steps=10**6)
-    assert [finish.arm.shape for finish in finishes] == [strong.shape]
-    assert (finishes[0].seconds, finishes[0].rounds) == (30.0, 3)
-    assert quick.played == 37  # 30 s and a quarter
+    finished = race([quick, strong, late], max_steps=10**6)
+    assert [arm.shape for arm in finished] == [strong.shape]
+    assert (finished[0].finish.seconds, finished[0].finish.rounds) == (30.0, 3)
+    assert quick.played == 45  # 30 s and half of that
     assert late.played == 0
 
 
 def test_a_race_that_nobody_can_win_ends():
     stuck = Recorded(Shape(2, 1, 1), 1.0, {0.1: lambda k: 0.9})
-    assert race([stuck], 0.5, max_steps=100) == []
+    assert race([stuck], max_steps=100) == []
     assert stuck.played == 50
 
 
 def test_a_race_ends_at_its_time_limit():
     slow = Recorded(Shape(1, 1, 1), 1.0, {0.1: lambda k: 0.9})
-    assert race([slow], 0.5, max_steps=10**6, max_seconds=7.0) == []
+    assert race([slow], max_steps=10**6, max_seconds=7.0) == []
     assert slow.played == 7
 
 
@@ -140,11 +161,11 @@ def test_ranking_keeps_the_better_half_and_those_without_a_round(count):
 
 def test_finalists_are_distinct_shapes_with_neighbouring_step_sizes():
     one, two = Shape(1, 2, 1), Shape(5, 2, 1)
-    finishes = [
-        Finish(Arm(shape, eta), rounds, 1.0, 1.0)
-        for shape, eta, rounds in ((one, 1.0, 3), (one, 2.0, 4), (two, 0.5, 2))
+    finished = [
+        Arm(shape, eta, finish=Finish(rounds, 1.0, 1.0))
+        for shape, eta, rounds in ((one, 1.0, 2.7), (one, 2.0, 4), (two, 0.5, 2))
     ]
-    entrants = finalists(finishes)
+    entrants = finalists(finished)
     assert [(entrant.shape, entrant.rounds) for entrant in entrants] == [(one, 3), (two, 2)]
     assert entrants[0].step_sizes == pytest.approx([2**-0.5, 1.0, 2**0.5], rel=1e-3)
 

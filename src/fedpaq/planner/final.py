@@ -12,7 +12,7 @@ import scipy.stats
 from fedpaq.algorithm import sweep
 from fedpaq.config import FedPAQConfig
 from fedpaq.history import History
-from fedpaq.planner.race import Finish
+from fedpaq.planner.pilot import Arm
 from fedpaq.planner.search_space import Shape
 from fedpaq.planner.task import Task
 
@@ -44,14 +44,13 @@ class Finalist:
     rounds: int
 
 
-def finalists(finishes: Iterable[Finish]) -> list[Finalist]:
+def finalists(finished: Iterable[Arm]) -> list[Finalist]:
     """Return the fastest shapes with the step sizes around their best."""
     chosen: dict[Shape, Finalist] = {}
-    for finish in finishes:
-        shape = finish.arm.shape
-        if shape not in chosen and len(chosen) < SHAPES:
-            etas = [float(f"{finish.arm.step_size * factor:.4g}") for factor in NEIGHBOURS]
-            chosen[shape] = Finalist(shape, etas, finish.rounds)
+    for arm in finished:
+        if arm.shape not in chosen and len(chosen) < SHAPES and arm.finish is not None:
+            etas = [float(f"{arm.step_size * factor:.4g}") for factor in NEIGHBOURS]
+            chosen[arm.shape] = Finalist(arm.shape, etas, math.ceil(arm.finish.rounds))
     return list(chosen.values())
 
 

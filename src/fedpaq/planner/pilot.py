@@ -24,6 +24,15 @@ from fedpaq.uplink import choose_uplink
 Float64 = npt.NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class Finish:
+    """What it took an arm to reach the target, its seeds' first times averaged."""
+
+    rounds: float
+    seconds: float
+    upload_bytes: float
+
+
 @dataclass(eq=False)
 class Arm:
     """One step size of a pilot: the mean over its seeds after every round."""
@@ -33,6 +42,7 @@ class Arm:
     losses: list[float] = field(default_factory=list)  # entry k after k rounds
     seconds: list[float] = field(default_factory=list)
     upload_bytes: list[float] = field(default_factory=list)
+    finish: Finish | None = None  # once every seed has been at the target
     alive: bool = True
 
     @property
@@ -60,6 +70,7 @@ class Pilot:
         )  # (arms, seeds, p)
         self._seconds = np.zeros((len(self.arms), len(seeds)))
         self._bytes = np.zeros((len(self.arms), len(seeds)))
+        self._first = np.full((len(self.arms), len(seeds), 3), np.nan)  # round, seconds, bytes at the target
         self.round, self.gradient_steps = 0, 0
         first = task.watched.evaluate(self._problem.initial_params).loss
         for arm in self.arms:
@@ -111,13 +122,18 @@ class Pilot:
         finite = np.isfinite(params).all(axis=1)
         losses = np.full(len(params), np.inf)
         losses[finite] = [found.loss for found in self._task.watched.evaluate_batch(params[finite])]
-        means = losses.reshape(len(rows), -1).mean(axis=1)
-        for row, loss in zip(rows, means.tolist(), strict=True):
+        for row, own in zip(rows, losses.reshape(len(rows), -1), strict=True):
             arm = self.arms[row]
-            arm.losses.append(loss)
+            arm.losses.append(float(own.mean()))
             arm.seconds.append(float(self._seconds[row].mean()))
             arm.upload_bytes.append(float(self._bytes[row].mean()))
-            arm.alive = np.isfinite(loss)
+            arm.alive = bool(np.isfinite(own).all())
+            new = (own <= self._task.target_loss) & np.isnan(self._first[row, :, 0])
+            self._first[row, new, 0] = self.round
+            self._first[row, new, 1] = self._seconds[row, new]
+            self._first[row, new, 2] = self._bytes[row, new]
+            if not np.isnan(self._first[row]).any():
+                arm.finish = Finish(*self._first[row].mean(axis=0).tolist())
 
     def _config(self, step_size: float, seed: int) -> FedPAQConfig:
         return FedPAQConfig(
