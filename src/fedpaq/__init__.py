@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         WireFormatError,
     )
     from fedpaq.history import History, Record
-    from fedpaq.planner.plan import plan  # type: ignore[no-redef]
+    from fedpaq.planner import plan
     from fedpaq.problems import Problem
     from fedpaq.quantizers import Identity, LowPrecision
     from fedpaq.randomness import Key
