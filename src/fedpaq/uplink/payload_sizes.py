@@ -20,13 +20,13 @@ from torch import Tensor
 from fedpaq import codec, compiled
 from fedpaq.codec import gap_code
 from fedpaq.codec.estimate import stream_bytes
-from fedpaq.codec.frame import pack_varint
 from fedpaq.codec.wire import suits_blocks
 from fedpaq.quantizers import LowPrecision, RawMessage
 from fedpaq.uplink.gap_length import gap_bits, magnitude_bits
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
+VARINT_ENDS = 128 ** np.arange(1, 7)  # the first integers that take another byte
 EXACT = 2**19  # non-zeros of a part that are looked at one by one: thousands of messages at one level
 
 
@@ -62,7 +62,7 @@ def exact_bytes(signed: Tensor, counts: Int64, dimension: int, quantizer: LowPre
         rest = np.flatnonzero(~in_blocks)
         part = signed if len(rest) == len(counts) else signed[rest.tolist()]
         body_bytes = computed_bytes if compiled.load("gap_code") is None else encoded_bytes
-        prefix = np.array([len(pack_varint(count)) for count in counts[rest].tolist()])
+        prefix = 1 + np.searchsorted(VARINT_ENDS, counts[rest], side="right")
         frame = _empty_bytes(dimension, quantizer) - 1
         sizes[rest] = frame + prefix + body_bytes(part, counts[rest], dimension, quantizer)
     return sizes
