@@ -34,7 +34,7 @@ def quadratic():
 
 @pytest.fixture(scope="module")
 def theorem_1(quadratic):
-    """n=4, r=3, tau=2, s=4: k0 = 102 as stated, 45 corrected."""
+    """n=4, r=3, tau=2, s=4: k0 = ceil(16 (8 (5 / 64 + 7 / 12) + 1)) = 101 as stated, 45 corrected."""
     setting = Setting(
         clients_per_round=3, local_steps=2, batch_size=5, quantizer=fedpaq.LowPrecision(4), num_seeds=50
     )
@@ -194,7 +194,7 @@ def test_slope_recovers_a_power_law_with_noise():
 def test_check_becomes_json_and_a_picture(theorem_1, tmp_path):
     values = json.loads(json.dumps(theorem_1.to_dict(), allow_nan=False))
     assert values["setting"]["quantizer"] == "low-precision(s=4)"
-    assert [bound["first_round"] for bound in values["bounds"]] == [102, 102, 45]
+    assert [bound["first_round"] for bound in values["bounds"]] == [101, 101, 45]
     assert values["bounds"][0]["values"][0] is None  # before k0
     save_plot([theorem_1], ["Theorem 1"], tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
