@@ -1,7 +1,7 @@
 """plan: the fastest FedPAQ for a problem on a network, found by racing pilots and checked in a final.
 
 1. The target must be reachable: a descent on all samples has to get below it.
-2. The race (``planner.race``): every shape and step size, on three seeds, the loss watched on some samples.
+2. The race (``planner.race``): every shape and step size, on five seeds, the loss watched on some samples.
 3. The final (``planner.final``): the fastest shapes with neighbouring step sizes, on fresh seeds and
    all samples. The pick has the least mean time.
 4. FedAvg (no quantizer) and QSGD (one local step, all clients, quantized), each tuned for itself.
@@ -24,7 +24,7 @@ from fedpaq.planner.search_space import SearchSpace, Shape
 from fedpaq.planner.task import Task
 from fedpaq.problems import Problem
 
-RACE_SEEDS = (0, 1, 2)
+RACE_SEEDS = range(5)
 BASELINE_LIMIT = 100.0  # times the pick's seconds, after which a baseline is called slower than that
 
 Progress = Callable[[str, float], None]  # stage, modelled seconds so far
