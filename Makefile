@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test check bench docs clean
+.PHONY: help demo test check bench docs deploy-demo clean
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
 
@@ -20,14 +20,18 @@ demo: $(READY)  ## the paper's first figure, run and judged, from the bundled da
 test: $(READY)  ## every test
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -q
 
-check: $(READY)  ## format, lint, types, tests
+check: $(READY)  ## format, lint, types, audit of what is installed, tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+	@$(BIN)/python scripts/audit.py
 	@$(MAKE) --no-print-directory test
 
 bench: $(READY)  ## the benchmarks, one after another
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+deploy-demo: $(READY)  ## a real Flower deployment on loopback: TLS, node authentication, four nodes
+	@$(BIN)/python -m fedpaq.flower examples/flower-mnist --supernodes 4 --tls --folder fedpaq-runs/deploy-demo
 
 docs: $(READY)  ## build the documentation site into site/
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'

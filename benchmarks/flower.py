@@ -6,14 +6,14 @@
     python benchmarks/flower.py --table     write the table in docs/flower.md from the results
 
 Bytes on the wire are counted by a proxy between the SuperNodes and the SuperLink: everything that
-crosses the socket, headers and polling included. One client-round is the difference between a run
-of several rounds and a run of one, divided by rounds and clients, so that start-up drops out; what
+crosses the socket, headers included. Counting starts when round 1 ends, so start-up drops out; what
 polling costs while nothing runs is measured first and taken off.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -44,55 +44,61 @@ DOCUMENT = HERE.parent / "docs" / "flower.md"
 MARKS = "<!-- table: benchmarks/flower.py --table -->", "<!-- end of table -->"
 
 
-def measure_wire(dimension: int, name: str, rounds: int) -> dict[str, float]:
-    """Return payload and wire bytes of one client-round, up and down, without idle polling."""
-    paths = [str(Path(fedpaq.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    environment = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
-    with tempfile.TemporaryDirectory() as folder:
-        deployment = Loopback(folder, num_supernodes=CLIENTS, environment=environment)
-        with ByteCounter(deployment.port) as counter:
-            deployment.fleet_port = counter.port
-            with deployment:
-                idle = idle_rates(counter)
-                few = run_once(deployment, counter, dimension, name, 1)
-                many = run_once(deployment, counter, dimension, name, 1 + rounds)
-    seconds, up, down, payload = (
-        (more - less) / (CLIENTS * rounds) for more, less in zip(many, few, strict=True)
-    )
-    return {
-        "payload_bytes": payload,
-        "wire_bytes_up": up - idle[0] * seconds,
-        "wire_bytes_down": down - idle[1] * seconds,
-        "idle_bytes_up_per_second_and_client": idle[0] / CLIENTS,
-    }
+class WireBench:
+    """A deployment with a byte counter between SuperNodes and SuperLink."""
 
+    def __enter__(self) -> WireBench:
+        self._stack = contextlib.ExitStack()
+        paths = [str(Path(fedpaq.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+        environment = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory())
+        self._deployment = Loopback(folder, num_supernodes=CLIENTS, environment=environment)
+        self._counter = self._stack.enter_context(ByteCounter(self._deployment.port))
+        self._deployment.fleet_port = self._counter.port
+        self._stack.enter_context(self._deployment)
+        time.sleep(20)  # until the SuperNodes have settled
+        before, seconds = self._read(), 30.0
+        time.sleep(seconds)
+        self._idle = (self._read() - before) / seconds  # bytes a second while nothing runs: (up, down)
+        return self
 
-def idle_rates(counter: ByteCounter, seconds: float = 24.0) -> tuple[float, float]:
-    """Return the bytes a second that polling costs while nothing runs, up and down."""
-    time.sleep(10)  # until the SuperNodes have settled
-    up, down = counter.up, counter.down
-    time.sleep(seconds)
-    return (counter.up - up) / seconds, (counter.down - down) / seconds
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
 
+    def measure(self, dimension: int, levels: int | None, rounds: int) -> dict[str, float]:
+        """Return payload and wire bytes of one client-round, up and down, without idle polling."""
+        folder = Path(tempfile.mkdtemp(dir=self._deployment.folder))
+        run = self._deployment.start_run(
+            HERE / "flower_wire_app",
+            dimension=dimension,
+            levels=levels or 0,
+            num_rounds=1 + rounds,
+            folder=str(folder),
+        )
+        first = self._when(run, folder / "1.json")
+        last = self._when(run, folder / f"{1 + rounds}.json")
+        run.wait()
+        seconds, wire = last[0] - first[0], last[1] - first[1]
+        up, down = (wire - seconds * self._idle) / (CLIENTS * rounds)
+        payload = sum(int((folder / f"{at}.json").read_text()) for at in range(2, 2 + rounds))
+        return {
+            "payload_bytes": payload / (CLIENTS * rounds),
+            "wire_bytes_up": up,
+            "wire_bytes_down": down,
+            "idle_bytes_up_per_second": self._idle[0] / CLIENTS,
+            "idle_bytes_down_per_second": self._idle[1] / CLIENTS,
+        }
 
-def run_once(
-    deployment: Loopback, counter: ByteCounter, dimension: int, name: str, num_rounds: int
-) -> tuple[float, float, float, float]:
-    """Run the app; return seconds, bytes up, bytes down and payload bytes."""
-    result = deployment.folder / f"{num_rounds}.json"
-    up, down, start = counter.up, counter.down, time.monotonic()
-    log = deployment.run(
-        HERE / "flower_wire_app",
-        dimension=dimension,
-        levels=UPLOADS[name] or 0,
-        num_rounds=num_rounds,
-        result=str(result),
-        timeout=1200,
-    )
-    if not result.exists():
-        raise RuntimeError(log)
-    payload = sum(json.loads(result.read_text()))
-    return time.monotonic() - start, counter.up - up, counter.down - down, payload
+    def _when(self, run: Any, marker: Path) -> tuple[float, Any]:
+        """Return the time and the bytes so far when a round's marker appears."""
+        while not marker.exists():
+            if run.poll() is not None and not marker.exists():
+                raise RuntimeError(f"the run ended before {marker.name}")
+            time.sleep(0.02)
+        return time.monotonic(), self._read()
+
+    def _read(self) -> Any:
+        return np.array([self._counter.up, self._counter.down], np.float64)
 
 
 def write_table(results: dict[str, Any]) -> None:
@@ -144,6 +150,14 @@ def measure_server(dimension: int, levels: int | None, repeats: int = 15) -> dic
     return {"payload_bytes": len(payload), "milliseconds": statistics.median(times[1:])}
 
 
+def keep(results: dict[str, Any], dimension: int, name: str, kind: str, found: dict[str, float]) -> None:
+    """Show one measurement and write it down."""
+    print(f"p={dimension:,} {name} {kind}: {json.dumps(found)}", flush=True)
+    results.setdefault(str(dimension), {}).setdefault(name, {})[kind] = found
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+
+
 def main() -> None:
     """Measure what was asked for and merge it into the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -157,16 +171,14 @@ def main() -> None:
         write_table(results)
         return
     both = not (arguments.wire or arguments.server)
-    for dimension in DIMENSIONS:
-        for name, levels in UPLOADS.items():
-            entry = results.setdefault(str(dimension), {}).setdefault(name, {})
-            if arguments.server or both:
-                entry |= {"server": measure_server(dimension, levels)}
-            if arguments.wire or both:
-                entry |= {"wire": measure_wire(dimension, name, arguments.rounds)}
-            print(f"p={dimension:,} {name}: {json.dumps(entry)}", flush=True)
-            RESULTS.parent.mkdir(exist_ok=True)
-            RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    jobs = [(p, name, levels) for p in DIMENSIONS for name, levels in UPLOADS.items()]
+    if arguments.server or both:
+        for dimension, name, levels in jobs:
+            keep(results, dimension, name, "server", measure_server(dimension, levels))
+    if arguments.wire or both:
+        with WireBench() as bench:
+            for dimension, name, levels in jobs:
+                keep(results, dimension, name, "wire", bench.measure(dimension, levels, arguments.rounds))
     worst = results[str(DIMENSIONS[-1])]["s=1"]["server"]["milliseconds"]
     if worst >= 10:
         raise SystemExit(f"{worst:.1f} ms a client at p=11 million, s=1; at most 10 are allowed")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
@@ -381,3 +383,18 @@ def test_every_message_of_a_round_shares_one_packed_model():
     assert len({id(model) for model in models}) == 1
     assert isinstance(models[0], ArrayRecord)
     assert len(models[0]) == 1
+
+
+def test_closing_a_round_takes_memory_for_the_model_not_for_the_clients():
+    dimension, clients = 300_000, 40
+    grid = InProcessGrid(drifting_app(quantize_mod(levels=1)), clients)
+    strategy = FedPAQ(clients_per_round=clients, fraction_evaluate=0.0)
+    start = record(w=np.zeros(dimension, np.float32))
+    messages = list(strategy.configure_train(1, start, ConfigRecord(), grid))
+    replies = exchange.ask(grid, messages, 60.0)
+    tracemalloc.start()
+    strategy.aggregate_train(1, replies)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(strategy.history[0].counted) == clients
+    assert peak < 60 * dimension  # float32 updates of all clients would take 160 bytes a parameter

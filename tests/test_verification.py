@@ -35,7 +35,7 @@ def quadratic():
 
 @pytest.fixture(scope="module")
 def theorem_1(quadratic):
-    """n=4, r=3, tau=2, s=4: k0 = 101 as stated, 45 corrected."""
+    """n=4, r=3, tau=2, s=4: k0 = ceil(16 (8 (5 / 64 + 7 / 12) + 1)) = 101 as stated, 45 corrected."""
     setting = Setting(
         clients_per_round=3, local_steps=2, batch_size=5, quantizer=fedpaq.LowPrecision(4), num_seeds=50
     )

@@ -23,17 +23,20 @@ if TYPE_CHECKING:
         DatasetError,
         DivergedError,
         FedPAQError,
+        LostRankError,
         MissingExtraError,
         NonFiniteUpdateError,
         WireFormatError,
     )
     from fedpaq.history import History, Record
+    from fedpaq.planner import plan
     from fedpaq.problems import Problem
     from fedpaq.quantizers import Identity, LowPrecision
     from fedpaq.randomness import Key
 
 _HOME = {
     "train": "algorithm",
+    "plan": "planner",
     "sweep": "algorithm",
     "FedPAQConfig": "config",
     "CostModel": "cost_model",
@@ -54,6 +57,7 @@ _HOME = {
     "DatasetError": "errors",
     "DivergedError": "errors",
     "FedPAQError": "errors",
+    "LostRankError": "errors",
     "MissingExtraError": "errors",
     "NonFiniteUpdateError": "errors",
     "WireFormatError": "errors",

@@ -97,6 +97,12 @@ def test_a_tls_deployment_equals_the_simulator_and_learns(tmp_path):
     assert len(list((tmp_path / "payloads").iterdir())) == 6
 
 
+@pytest.fixture(scope="module", autouse=True)
+def warm_kernels():
+    """Compile once here, rather than in every client at the same time."""
+    codec.accumulate(codec.encode(LEVELS.quantize(np.ones(9, np.float32), key=Key(seed=0))), np.zeros(9))
+
+
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faulty")

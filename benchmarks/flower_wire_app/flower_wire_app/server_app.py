@@ -1,8 +1,7 @@
-"""A server that writes down the payload bytes of each round."""
+"""A server that writes down the payload bytes of each round when it ends."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +15,16 @@ app = ServerApp()
 
 @app.main()
 def main(grid, context):
-    """Run and write the bytes."""
+    """Run; the file <folder>/<round>.json marks a round's end."""
     settings = context.run_config
-    strategy = FedPAQ(clients_per_round=settings["num-clients"], fraction_evaluate=0.0)
+    folder = Path(settings["folder"])
+    strategy = FedPAQ(clients_per_round=settings["num-clients"], patience=1e6, fraction_evaluate=0.0)
+
+    def mark(server_round, arrays):
+        if server_round:
+            payload_bytes = strategy.history[-1].metrics["fedpaq-payload-bytes"]
+            (folder / "part").write_text(str(payload_bytes))
+            (folder / "part").rename(folder / f"{server_round}.json")
+
     start = ArrayRecord({"params": Array(np.zeros(settings["dimension"], np.float32))})
-    strategy.start(grid, start, num_rounds=settings["num-rounds"])
-    payload = [record.metrics["fedpaq-payload-bytes"] for record in strategy.history]
-    Path(settings["result"]).write_text(json.dumps(payload))
+    strategy.start(grid, start, num_rounds=settings["num-rounds"], evaluate_fn=mark)

@@ -11,6 +11,7 @@ from fedpaq import __version__
 from fedpaq.cli import bench, data
 from fedpaq.cli.doctor import doctor
 from fedpaq.cli.inspect import inspect
+from fedpaq.cli.plan import plan
 from fedpaq.cli.reproduce import reproduce
 from fedpaq.cli.run import run
 from fedpaq.cli.theory import theory
@@ -45,7 +46,7 @@ def _root(
 
 app.command("run")(run)
 app.command("reproduce")(reproduce)
-app.command("reproduce")(reproduce)
+app.command("plan")(plan)
 app.command("theory")(theory)
 app.command("inspect")(inspect)
 app.command("doctor")(doctor)

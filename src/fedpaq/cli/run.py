@@ -91,6 +91,8 @@ def run(
     from fedpaq.aggregation import find_aggregation
     from fedpaq.ranks import join
 
+    if output is not None and not output.absolute().parent.is_dir():  # told now, not after hours of training
+        raise ConfigError(f"output={str(output)!r} is in no folder that exists; make it first")
     cost_model = (
         CostModel.from_ratio(ratio, accounting=accounting)
         if bandwidth is None

@@ -109,7 +109,9 @@ class Loopback:
             private, public = self.folder / name, self.folder / f"{name}.pub"
             if not private.exists():
                 write_node_key(self.folder, name)
-                self._flwr(["supernode", "register", str(public), "loopback"], f"register-{number}", 60)
+                self._flwr(
+                    ["supernode", "register", str(public), "loopback"], f"register-{number}", 2 * START_SECONDS
+                )
             command += ["--root-certificates", str(self.folder / "ca.crt")]
             command += ["--auth-supernode-private-key", str(private)]
         else:
@@ -126,11 +128,11 @@ class Loopback:
         self._runs += 1
         return self._start(f"run-{self._runs}", ["flwr", *self._run_command(app, run_config)])
 
-    def status(self) -> str:
-        """Return how the last run ended, e.g. ``finished:completed``."""
-        until = time.monotonic() + START_SECONDS
+    def status(self, timeout: float = 600.0) -> str:
+        """Return how the last run ended, e.g. ``finished:completed``; wait for it if need be."""
+        until = time.monotonic() + timeout
         while True:
-            text = self._flwr(["ls", "loopback", "--limit", "1", "--format", "json"], "status", START_SECONDS)
+            text = self._flwr(["ls", "loopback", "--limit", "1", "--format", "json"], "status", timeout)
             found = re.findall(r'"status": "([a-z:]+)"', text)
             if found and (found[-1].startswith("finished") or time.monotonic() >= until):
                 return str(found[-1])

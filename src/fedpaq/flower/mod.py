@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 
 from fedpaq import codec
@@ -48,6 +49,7 @@ def quantize_mod(*misplaced: Any, levels: int | None = 1, bucket_size: int | Non
             return call_next(message, context)
         asked = protocol.read_record(message.content, NO_STRATEGY)
         if asked["asked"] == protocol.WHO:
+            _warm_up(quantizer)
             who = protocol.answer(client=client_of(context))
             return Message(RecordDict({protocol.RECORD: who}), reply_to=message)
         key = Key(seed=int(str(asked["seed"])), round=_int(asked["round"]), client=_int(asked["client"]))
@@ -67,6 +69,11 @@ def client_of(context: Context) -> int:
     if isinstance(given, bool) or not isinstance(given, int) or not -1 <= given < 2**32:
         raise ConfigError(f"partition-id={given!r} of the node config is no client number; choose 0..2^32-1")
     return given
+
+
+def _warm_up(quantizer: Quantizer) -> None:
+    """Make the numeric kernels ready: compiled at first use on a machine, when no deadline runs yet."""
+    codec.encode(quantizer.quantize(np.ones(2, np.float32), key=Key(seed=0)))
 
 
 def _hand_over(message: Message, layout: Layout) -> dict[str, Any]:

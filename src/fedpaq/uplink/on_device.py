@@ -1,7 +1,7 @@
 """OnDevice: updates never leave the GPU. Quantized and summed there, payload sizes estimated.
 
-The sum equals the CPU's to the bit. A payload's size follows from how many non-zeros, of what total
-magnitude, lie in each block of 2,048 coordinates: that is all that travels to the host.
+The sum equals the CPU's to the bit. The length of each payload is computed where the levels are
+(``payload_sizes``): the totals and the lengths are all that travels to the host.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class DeviceInbox:
         self._uplink, self._kernels = uplink, cuda.load("low_precision")
         self._total = torch.zeros(runs, dimension, dtype=torch.float64, device=uplink.device)
         self._arrived = np.zeros(runs, np.int64)
-        self._sent: list[tuple[Int64, Tensor, Tensor]] = []  # run_of, non-zeros, magnitudes
+        self._payload_bytes = np.zeros(runs)
 
     def send(self, updates: Tensor, work: LocalWork) -> None:
         """Take the updates (jobs, p) of some work; a non-finite one makes its run's sum NaN."""
@@ -69,7 +69,8 @@ class DeviceInbox:
                 quantizer.bucket_size,
             )
             self._kernels.add_levels(batch, place, self._total)
-            self._sent.append((work.run_of, batch.nonzeros, batch.magnitudes))
+            sizes = estimated_bytes(batch, updates.shape[1], quantizer, self._kernels.BLOCK)
+            np.add.at(self._payload_bytes, work.run_of, sizes)
         else:
             self._kernels.add_updates(updates, place, self._total)
         self._arrived += np.diff(first_job)
@@ -80,10 +81,4 @@ class DeviceInbox:
         total = self._total.cpu().numpy()
         if isinstance(quantizer, Identity):
             return total / self._arrived[:, None], self._arrived * raw_bytes(dimension)
-        payload_bytes = np.zeros(len(total))
-        for run_of, nonzeros, magnitudes in self._sent:
-            sizes = estimated_bytes(
-                nonzeros.cpu().numpy(), magnitudes.cpu().numpy(), dimension, quantizer, self._kernels.BLOCK
-            )
-            np.add.at(payload_bytes, run_of, sizes)
-        return total / self._arrived[:, None], np.rint(payload_bytes).astype(np.int64)
+        return total / self._arrived[:, None], np.rint(self._payload_bytes).astype(np.int64)

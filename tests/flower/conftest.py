@@ -1,0 +1,3 @@
+"""The apps in here are run by Flower, not imported by pytest."""
+
+collect_ignore = ["apps"]
