@@ -16,6 +16,7 @@ from fedpaq.problems import Partition, Problem, synthetic_logistic, synthetic_qu
 from fedpaq.randomness import minibatches
 from fedpaq.theory import estimate
 from fedpaq.verification import (
+    Check,
     Setting,
     check_non_convex,
     check_strongly_convex,
@@ -196,5 +197,6 @@ def test_check_becomes_json_and_a_picture(theorem_1, tmp_path):
     assert values["setting"]["quantizer"] == "low-precision(s=4)"
     assert [bound["first_round"] for bound in values["bounds"]] == [101, 101, 45]
     assert values["bounds"][0]["values"][0] is None  # before k0
+    assert Check.from_dict(values).to_dict() == values
     save_plot([theorem_1], ["Theorem 1"], tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
