@@ -17,6 +17,7 @@ import fedpaq
 from fedpaq import codec
 from fedpaq.clients import train_one_client
 from fedpaq.flower.loopback import Loopback
+from fedpaq.flower.watchdog import processes_of
 from fedpaq.randomness import Key, sample_without_replacement
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
@@ -30,18 +31,6 @@ def environment():
     """Processes that import what this one imports, and the example; one thread each."""
     paths = [str(Path(fedpaq.__file__).parents[1]), str(EXAMPLE), os.environ.get("PYTHONPATH", "")]
     return {"PYTHONPATH": os.pathsep.join(path for path in paths if path), "OMP_NUM_THREADS": "1"}
-
-
-def processes_of(folder):
-    """Return the processes whose environment names this deployment (where /proc tells)."""
-    marker, found = f"FLWR_HOME={folder}".encode(), []
-    for entry in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if marker in entry.read_bytes():
-                found.append(int(entry.parent.name))
-        except OSError:  # gone, or not ours to read
-            continue
-    return [pid for pid in found if pid != os.getpid()]
 
 
 def read_result(path):
@@ -67,8 +56,8 @@ def test_a_tls_deployment_equals_the_simulator_and_learns(tmp_path):
             timeout=400,
             **settings,
         )
-        assert processes_of(tmp_path)
-    assert not processes_of(tmp_path)
+        assert processes_of(tmp_path / "flwr-home")
+    assert not processes_of(tmp_path / "flwr-home")
     assert (tmp_path / "result.npz").exists(), log
 
     problem = fedpaq.problems.load("mnist-logistic", num_clients=3, seed=5)
@@ -108,7 +97,7 @@ def deployment(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faulty")
     with Loopback(folder, num_supernodes=4, environment=environment()) as running:
         yield running
-    assert not processes_of(folder)
+    assert not processes_of(folder / "flwr-home")
 
 
 def load_task():
@@ -203,12 +192,12 @@ def test_a_run_goes_on_after_the_superlink_was_killed(deployment):
 def test_nothing_is_left_behind_when_a_test_fails(tmp_path):
     def failing_test():
         with Loopback(tmp_path, num_supernodes=1, environment=environment()):
-            assert processes_of(tmp_path)
+            assert processes_of(tmp_path / "flwr-home")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         failing_test()
-    assert not processes_of(tmp_path)
+    assert not processes_of(tmp_path / "flwr-home")
 
 
 def test_nothing_is_left_behind_when_the_test_runner_is_killed(tmp_path):
@@ -220,7 +209,7 @@ def test_nothing_is_left_behind_when_the_test_runner_is_killed(tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, **environment()}) as runner:
         assert runner.stdout.readline() == b"up\n"
         runner.kill()
-    until = time.monotonic() + 60
-    while processes_of(tmp_path) and time.monotonic() < until:
+    until = time.monotonic() + 120
+    while processes_of(tmp_path / "flwr-home") and time.monotonic() < until:
         time.sleep(0.2)
-    assert not processes_of(tmp_path)
+    assert not processes_of(tmp_path / "flwr-home")

@@ -8,6 +8,7 @@
     state.py     server: the run between two rounds, saved and resumed
     layout.py    both: which arrays of a model form the flat vector
     protocol.py  both: names of records and keys on the wire
+    loopback.py  a real deployment on one machine, to try an app
 
 Names load when first used: a client imports neither torch nor the strategy.
 """

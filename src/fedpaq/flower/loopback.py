@@ -4,15 +4,14 @@
         deployment.run("examples/flower-mnist", num_rounds=3)
 
 Every process is started here and ended here, by its id, with all it has started itself; nothing is
-left behind, also after an error. Logs stay in ``folder``. Nothing outside this machine is contacted.
+left behind, also after an error, and a watchdog sees to it if this process is killed. Logs stay in
+``folder``. Nothing outside this machine is contacted.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
-import functools
 import json
 import os
 import re
@@ -38,7 +37,6 @@ QUIET = {
 }
 START_SECONDS = 60.0
 END_SECONDS = 10.0
-PR_SET_PDEATHSIG = 1
 
 
 class Loopback:
@@ -57,6 +55,7 @@ class Loopback:
     ) -> None:
         self.folder = Path(folder).resolve()
         self.num_supernodes, self.tls = num_supernodes, tls
+        self._home = self.folder / "flwr-home"
         self.port = free_port()
         self.fleet_port = self.port  # where SuperNodes connect; a proxy may stand in between
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -65,12 +64,13 @@ class Loopback:
         self._environment = {
             **os.environ,
             **QUIET,
-            "FLWR_HOME": str(self.folder / "flwr-home"),
+            "FLWR_HOME": str(self._home),
             "PATH": bin_folder + os.pathsep + os.environ.get("PATH", ""),
             **(environment or {}),
         }
 
     def __enter__(self) -> Loopback:
+        self._watchdog = self._watch()
         atexit.register(self.stop)
         try:
             self._prepare()
@@ -109,9 +109,8 @@ class Loopback:
             private, public = self.folder / name, self.folder / f"{name}.pub"
             if not private.exists():
                 write_node_key(self.folder, name)
-                self._flwr(
-                    ["supernode", "register", str(public), "loopback"], f"register-{number}", 2 * START_SECONDS
-                )
+                register = ["supernode", "register", str(public), "loopback"]
+                self._flwr(register, f"register-{number}", 2 * START_SECONDS)
             command += ["--root-certificates", str(self.folder / "ca.crt")]
             command += ["--auth-supernode-private-key", str(private)]
         else:
@@ -159,6 +158,14 @@ class Loopback:
             _signal(everyone, signal.SIGKILL)
             self._gone(everyone, END_SECONDS)
         self._processes.clear()
+        if self._watchdog.poll() is None:
+            self._watchdog.communicate()  # closes its input: it ends what may have hidden, and then itself
+
+    def _watch(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "fedpaq.flower.watchdog", str(self._home)]
+        paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, start_new_session=True)
 
     def _gone(self, pids: list[int], seconds: float) -> bool:
         """Wait until none of ``pids`` is left, reaping our own children."""
@@ -172,14 +179,14 @@ class Loopback:
         return False
 
     def _prepare(self) -> None:
-        (self.folder / "flwr-home").mkdir(parents=True, exist_ok=True)
+        self._home.mkdir(parents=True, exist_ok=True)
         trust = "insecure = true"
         if self.tls:
             write_certificates(self.folder)
             trust = f"root-certificates = {json.dumps(str(self.folder / 'ca.crt'))}"
         address = f'address = "127.0.0.1:{self.port}"'
         lines = ["[superlink]", 'default = "loopback"', "[superlink.loopback]", address, trust]
-        (self.folder / "flwr-home" / "config.toml").write_text("\n".join(lines) + "\n")
+        (self._home / "config.toml").write_text("\n".join(lines) + "\n")
 
     def _run_command(self, app: str | os.PathLike[str], run_config: Mapping[str, Any]) -> list[str]:
         settings = " ".join(f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in run_config.items())
@@ -206,7 +213,6 @@ class Loopback:
                 stdin=subprocess.DEVNULL,
                 env=self._environment,
                 cwd=self.folder,
-                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
             )
         self._processes[name] = process
         return process
@@ -242,16 +248,6 @@ def descendants(pid: int) -> list[int]:
         found += below
         open_ends += below
     return found
-
-
-def _end_with_parent() -> None:
-    """Ask the kernel to end this new process when the one that started it is gone, however that ended."""
-    _libc().prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None)
 
 
 def _signal(pids: list[int], what: signal.Signals) -> None:
