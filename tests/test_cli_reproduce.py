@@ -13,13 +13,15 @@ from small_figure import SMALL
 
 
 @pytest.fixture
-def small_paper(monkeypatch):
+def small_paper():
     """A paper of two figures: a small one that runs, and one whose data is nowhere."""
     lacking = figures.Figure("lacking", "No data", "Nowhere", "cifar100-mlp", 1000.0, SMALL.panels)
-    for name in list(FIGURES):
-        monkeypatch.delitem(FIGURES, name)
-    monkeypatch.setitem(FIGURES, "lacking", lacking)
-    monkeypatch.setitem(FIGURES, "small", SMALL)
+    paper = dict(FIGURES)
+    FIGURES.clear()
+    FIGURES.update(lacking=lacking, small=SMALL)
+    yield
+    FIGURES.clear()  # and back in the paper's order, which single entries put back would not keep
+    FIGURES.update(paper)
 
 
 @pytest.fixture
