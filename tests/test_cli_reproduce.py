@@ -13,13 +13,15 @@ from small_figure import SMALL
 
 
 @pytest.fixture
-def small_paper(monkeypatch):
-    """A paper of two figures: a small one that runs, and one whose data is nowhere."""
+def small_paper():
+    """A paper of two figures: one whose data is nowhere, and a small one that runs."""
     lacking = figures.Figure("lacking", "No data", "Nowhere", "cifar100-mlp", 1000.0, SMALL.panels)
-    for name in list(FIGURES):
-        monkeypatch.delitem(FIGURES, name)
-    monkeypatch.setitem(FIGURES, "lacking", lacking)
-    monkeypatch.setitem(FIGURES, "small", SMALL)
+    before = dict(FIGURES)  # put back whole, so that the order of the paper is kept
+    FIGURES.clear()
+    FIGURES.update(lacking=lacking, small=SMALL)
+    yield
+    FIGURES.clear()
+    FIGURES.update(before)
 
 
 @pytest.fixture
