@@ -12,7 +12,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from fedpaq.experiments import FIGURES, Output, markdown
+from fedpaq.experiments import FIGURES, Curve, Figure, Setting, markdown
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE, PUBLISHED = DOCS / "reproduce.md", DOCS / "figures" / "paper"
@@ -30,9 +30,11 @@ def publish(folder: Path) -> None:
 def sections() -> dict[str, str]:
     """Return every generated section of the page by name."""
     verdicts = json.loads((PUBLISHED / "verdicts.json").read_text(encoding="utf-8"))
-    output = Output(PUBLISHED)
     found = {"score": markdown.score(verdicts)}
-    for figure, curves in output.finished():
+    for figure in FIGURES.values():
+        curves = published_curves(figure)
+        if set(curves) != set(figure.settings):
+            continue
         about = [entry for entry in verdicts if entry["figure"] == figure.name]
         found[figure.name] = "\n\n".join(
             [
@@ -44,6 +46,13 @@ def sections() -> dict[str, str]:
             ]
         )
     return found
+
+
+def published_curves(figure: Figure) -> dict[Setting, Curve]:
+    """Return the curves that were copied, in the figure's order, whatever version made them."""
+    paths = (PUBLISHED / "curves" / figure.name).glob("*.json")
+    curves = {c.settings.setting: c for c in (Curve.from_json(p.read_text(encoding="utf-8")) for p in paths)}
+    return {setting: curves[setting] for setting in figure.settings if setting in curves}
 
 
 def filled(text: str, generated: dict[str, str]) -> str:

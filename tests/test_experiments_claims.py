@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedpaq.experiments import CLAIMS, FIGURES, claims, judge
+from fedpaq.experiments import CLAIMS, FIGURES, evidence, judge
 from small_figure import planted
 
 ALL = list(FIGURES.values())
@@ -22,8 +22,8 @@ def judged(figure, factor_of):
 def test_every_figure_is_judged_on_all_four_panels():
     for figure in ALL:
         names = {claim.judge for claim in CLAIMS if figure.name in claim.figures}
-        for needed in ("_quantizing_is_faster", "_clients_matter", "_ten_steps_are_best", "_fedpaq_is_first"):
-            assert getattr(claims, needed) in names, (figure.name, needed)
+        for needed in ("quantizing_is_faster", "clients_matter", "ten_steps_are_best", "fedpaq_is_first"):
+            assert getattr(evidence, needed) in names, (figure.name, needed)
 
 
 def test_names_are_unique_and_nothing_is_left_blank():

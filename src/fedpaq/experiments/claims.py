@@ -6,42 +6,19 @@ uploaded bits; a claim about accuracy after T steps does not depend on the count
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fedpaq.cost_model import CostModel
-from fedpaq.experiments import judging
-from fedpaq.experiments.curve import ACCOUNTINGS, Curve
-from fedpaq.experiments.figures import FIGURES, Figure, Setting
+from fedpaq.experiments import evidence
+from fedpaq.experiments.curve import ACCOUNTINGS
+from fedpaq.experiments.evidence import Curves, Evidence
+from fedpaq.experiments.figures import FIGURES, Figure
 from fedpaq.experiments.judging import Finding, Ratio
 
-Curves = Mapping[Setting, Curve]
 ALL = tuple(FIGURES)
 NETWORKS = tuple(name for name in FIGURES if name != "mnist")
 SUPPLEMENT = ("cifar10-248k", "cifar100", "fashion")
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """One figure's curves, seen under one count of bits."""
-
-    figure: Figure
-    curves: Curves
-    accounting: str
-
-    def ratios(self, panel: str, first: str, seconds: list[str], measure: Callable[..., list[Ratio]]) -> Any:
-        """Measure curves of a panel against its curve ``first``."""
-        settings = self.figure.panel(panel).curves
-        cost_model = CostModel.from_ratio(self.figure.ratio)
-        extra = () if measure is judging.final_loss else (self.accounting, cost_model)
-        return [
-            ratio
-            for second in seconds
-            for ratio in measure(
-                self.curves[settings[first]], self.curves[settings[second]], (first, second), *extra
-            )
-        ]
 
 
 @dataclass(frozen=True)
@@ -55,72 +32,6 @@ class Claim:
     criterion: str
     judge: Callable[[Evidence], Finding]
     needs_time: bool = True  # False: the verdict is the same under both counts
-
-
-def _quantizing_costs(evidence: Evidence) -> Finding:
-    found = evidence.ratios("levels", "no quantization", ["s = 1"], judging.final_loss)
-    return judging.all_above(found)
-
-
-def _fewer_clients_cost(evidence: Evidence) -> Finding:
-    found = evidence.ratios("clients", "r = 50", ["r = 5"], judging.final_loss)
-    return judging.all_above(found)
-
-
-def _fewer_rounds_cost(evidence: Evidence) -> Finding:
-    found = evidence.ratios("steps", "τ = 1", ["τ = 50"], judging.final_loss)
-    return judging.all_above(found)
-
-
-def _quantizing_is_faster(evidence: Evidence) -> Finding:
-    found = [
-        ratio
-        for levels in ("s = 1", "s = 5", "s = 10")
-        for ratio in evidence.ratios("levels", levels, ["no quantization"], judging.times_at_levels)
-    ]
-    return judging.all_above(found)
-
-
-def _clients_matter(evidence: Evidence) -> Finding:
-    found = evidence.ratios("clients", "r = 25", ["r = 5", "r = 10", "r = 50"], judging.mean_time)
-    return judging.some_differ(found)
-
-
-def _few_steps_are_slower(evidence: Evidence) -> Finding:
-    found = evidence.ratios("steps", "τ = 10", ["τ = 1", "τ = 2"], judging.mean_time)
-    return judging.all_above(found)
-
-
-def _many_steps_run_faster(evidence: Evidence) -> Finding:
-    others = ["τ = 1", "τ = 2", "τ = 5", "τ = 10", "τ = 20"]
-    found = evidence.ratios("steps", "τ = 50", others, judging.total_time)
-    return judging.all_above(found)
-
-
-def _many_steps_are_less_accurate(evidence: Evidence) -> Finding:
-    found = [
-        ratio
-        for steps in ("τ = 1", "τ = 2", "τ = 10")
-        for ratio in evidence.ratios("steps", steps, ["τ = 50"], judging.final_loss)
-    ]
-    return judging.all_above(found)
-
-
-def _ten_steps_are_best(evidence: Evidence) -> Finding:
-    others = ["τ = 1", "τ = 2", "τ = 5", "τ = 20", "τ = 50"]
-    found = evidence.ratios("steps", "τ = 10", others, judging.mean_time)
-    return judging.all_above(found, 1 / judging.TIE)
-
-
-def _steps_trade_off(evidence: Evidence) -> Finding:
-    slow = evidence.ratios("steps", "τ = 10", ["τ = 1"], judging.mean_time)
-    coarse = evidence.ratios("steps", "τ = 10", ["τ = 50"], judging.final_loss)
-    return judging.all_above(slow + coarse)
-
-
-def _fedpaq_is_first(evidence: Evidence) -> Finding:
-    found = evidence.ratios("methods", "FedPAQ", ["FedAvg", "QSGD"], judging.times_at_levels)
-    return judging.all_above(found)
 
 
 _COST = (
@@ -139,7 +50,7 @@ CLAIMS = (
         _COST + " [quantization]",
         ALL,
         "The loss after T steps is higher with s = 1 than without quantization.",
-        _quantizing_costs,
+        evidence.quantizing_costs,
         needs_time=False,
     ),
     Claim(
@@ -148,7 +59,7 @@ CLAIMS = (
         _COST + " [partial participation]",
         ALL,
         "The loss after T steps is higher with r = 5 than with r = 50.",
-        _fewer_clients_cost,
+        evidence.fewer_clients_cost,
         needs_time=False,
     ),
     Claim(
@@ -157,7 +68,7 @@ CLAIMS = (
         _COST + " [periodic averaging]",
         ALL,
         "The loss after T steps is higher with τ = 50 than with τ = 1.",
-        _fewer_rounds_cost,
+        evidence.fewer_rounds_cost,
         needs_time=False,
     ),
     Claim(
@@ -167,7 +78,7 @@ CLAIMS = (
         "and the case with no quantization which corresponds to the FedAvg method.",
         ("mnist",),
         _FASTER_LEVELS,
-        _quantizing_is_faster,
+        evidence.quantizing_is_faster,
     ),
     Claim(
         "participation-matters",
@@ -175,7 +86,7 @@ CLAIMS = (
         "In the second plot, (s,τ)=(1,5) are fixed [and r varies].",
         ("mnist",),
         _EFFECT,
-        _clients_matter,
+        evidence.clients_matter,
     ),
     Claim(
         "few-local-steps-are-slower",
@@ -183,7 +94,7 @@ CLAIMS = (
         "After T/τ rounds, smaller choices for τ (e.g. τ=1,2) result in slower convergence …",
         ("mnist",),
         "τ = 1 and τ = 2 each take longer than τ = 10 in mean time to the common levels.",
-        _few_steps_are_slower,
+        evidence.few_steps_are_slower,
     ),
     Claim(
         "many-local-steps-run-faster",
@@ -191,7 +102,7 @@ CLAIMS = (
         "… while the larger ones (e.g. τ=50) run faster …",
         ("mnist",),
         "All T steps take less time with τ = 50 than with any smaller τ.",
-        _many_steps_run_faster,
+        evidence.many_steps_run_faster,
     ),
     Claim(
         "many-local-steps-are-less-accurate",
@@ -199,7 +110,7 @@ CLAIMS = (
         "… though providing less accurate models.",
         ("mnist",),
         "The loss after T steps is higher with τ = 50 than with τ = 1, 2 and 10.",
-        _many_steps_are_less_accurate,
+        evidence.many_steps_are_less_accurate,
         needs_time=False,
     ),
     Claim(
@@ -208,7 +119,7 @@ CLAIMS = (
         "Here τ=10 is the optimal choice.",
         ("mnist",),
         _BEST,
-        _ten_steps_are_best,
+        evidence.ten_steps_are_best,
     ),
     Claim(
         "fedpaq-beats-benchmarks",
@@ -216,7 +127,7 @@ CLAIMS = (
         "The last plot compares the training time of FedPAQ with two other benchmarks FedAvg and QSGD.",
         ("mnist",),
         _FIRST,
-        _fedpaq_is_first,
+        evidence.fedpaq_is_first,
     ),
     Claim(
         "quantization-saves-time-networks",
@@ -224,7 +135,7 @@ CLAIMS = (
         "In the first plot, (τ,r)=(2,25) are fixed and we vary the quantization levels.",
         NETWORKS,
         _FASTER_LEVELS,
-        _quantizing_is_faster,
+        evidence.quantizing_is_faster,
     ),
     Claim(
         "participation-matters-networks",
@@ -232,7 +143,7 @@ CLAIMS = (
         "The second plot shows the effect of r while (s,τ)=(1,2).",
         NETWORKS,
         _EFFECT,
-        _clients_matter,
+        evidence.clients_matter,
     ),
     Claim(
         "local-steps-trade-off",
@@ -242,7 +153,7 @@ CLAIMS = (
         NETWORKS,
         "τ = 1 takes longer than τ = 10 in mean time to the common levels, and the loss after T steps is "
         "higher with τ = 50 than with τ = 10.",
-        _steps_trade_off,
+        evidence.steps_trade_off,
     ),
     Claim(
         "ten-local-steps-are-best-networks",
@@ -250,7 +161,7 @@ CLAIMS = (
         "… where picking τ=10 turns out to attain the fastest convergence.",
         NETWORKS,
         _BEST,
-        _ten_steps_are_best,
+        evidence.ten_steps_are_best,
     ),
     Claim(
         "fedpaq-beats-benchmarks-networks",
@@ -258,7 +169,7 @@ CLAIMS = (
         "Lastly, we compare FedPAQ with other benchmarks in the forth plot.",
         ("cifar10-92k",),
         _FIRST,
-        _fedpaq_is_first,
+        evidence.fedpaq_is_first,
     ),
     Claim(
         "practical-performance",
@@ -267,7 +178,7 @@ CLAIMS = (
         "provide more numerical results using different and more complicated datasets and model parameters.",
         SUPPLEMENT,
         _FIRST,
-        _fedpaq_is_first,
+        evidence.fedpaq_is_first,
     ),
 )
 
@@ -291,8 +202,8 @@ def judge(figure: Figure, curves: Curves) -> list[dict[str, Any]]:
     ]
 
 
-def _judged(claim: Claim, evidence: Evidence) -> dict[str, Any]:
-    finding = claim.judge(evidence)
+def _judged(claim: Claim, seen: Evidence) -> dict[str, Any]:
+    finding = claim.judge(seen)
     return {
         "verdict": finding.verdict,
         "decisive": None if finding.decisive is None else _numbers(finding.decisive),

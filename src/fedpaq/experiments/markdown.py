@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedpaq.cost_model import CostModel
-from fedpaq.experiments.claims import Curves
 from fedpaq.experiments.curve import ACCOUNTINGS
+from fedpaq.experiments.evidence import Curves
 from fedpaq.experiments.figures import Figure
 from fedpaq.experiments.judging import FAILS, HOLDS, UNDECIDED
 

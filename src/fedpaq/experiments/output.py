@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from fedpaq.atomic_file import atomic_write
-from fedpaq.experiments.claims import Curves, judge
+from fedpaq.experiments.claims import judge
 from fedpaq.experiments.curve import ACCOUNTINGS
+from fedpaq.experiments.evidence import Curves
 from fedpaq.experiments.figures import FIGURES, Figure
 from fedpaq.experiments.plot import save_plots
 from fedpaq.experiments.report import save_report
