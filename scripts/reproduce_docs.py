@@ -39,7 +39,8 @@ def sections() -> dict[str, str]:
                 f"![{figure.title}, real payload](figures/paper/{figure.name}-payload.png)",
                 f"![{figure.title}, fixed width](figures/paper/{figure.name}-fixed-width.png)",
                 markdown.verdict_table(about),
-                f'??? note "The curves of this figure"\n\n{_indented(markdown.curve_table(figure, curves))}',
+                "The curves (mean over five seeds, times in mean gradient times):",
+                markdown.curve_table(figure, curves),
             ]
         )
     return found
@@ -50,12 +51,8 @@ def filled(text: str, generated: dict[str, str]) -> str:
     for name in ["score", *FIGURES]:
         content = generated.get(name, "Not run yet: `fedpaq reproduce " + name + "`.")
         pattern = rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)"
-        text = re.sub(pattern, lambda m, new=content: f"{m[1]}{new}\n{m[2]}", text, flags=re.S)
+        text = re.sub(pattern, lambda m, new=content: f"{m[1]}\n{new}\n\n{m[2]}", text, flags=re.S)
     return text
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.splitlines())
 
 
 if __name__ == "__main__":

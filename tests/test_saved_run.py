@@ -99,7 +99,7 @@ def test_without_resume_an_existing_file_is_left_alone(logistic, config, path):
         ({"config": {"total_steps": 24}}, "total_steps=12 there but 24 here"),
         ({"quantizer": fedpaq.LowPrecision(levels=2)}, "quantizer.levels=1 there but 2 here"),
         ({"quantizer": fedpaq.Identity()}, "quantizer.type='LowPrecision' there but 'Identity' here"),
-        ({"cost_model": fedpaq.CostModel.from_ratio(7)}, "cost_model.ratio=100 there but 7 here"),
+        ({"cost_model": fedpaq.CostModel.from_ratio(7)}, "cost_model.ratio=100.0 there but 7.0 here"),
         ({"executor": "sequential"}, "executor='.*' there but 'sequential' here"),
         ({"evaluate_every": 2}, "evaluate_every=1 there but 2 here"),
         ({"aggregation": fedpaq.aggregation.ClippedMean()}, "aggregation.type='Mean' there"),

@@ -16,6 +16,7 @@ from fedpaq.problems import Partition, Problem, synthetic_logistic, synthetic_qu
 from fedpaq.randomness import minibatches
 from fedpaq.theory import estimate
 from fedpaq.verification import (
+    Check,
     Setting,
     check_non_convex,
     check_strongly_convex,
@@ -34,7 +35,7 @@ def quadratic():
 
 @pytest.fixture(scope="module")
 def theorem_1(quadratic):
-    """n=4, r=3, tau=2, s=4: k0 = 102 as stated, 45 corrected."""
+    """n=4, r=3, tau=2, s=4: k0 = ceil(16 (8 (5 / 64 + 7 / 12) + 1)) = 101 as stated, 45 corrected."""
     setting = Setting(
         clients_per_round=3, local_steps=2, batch_size=5, quantizer=fedpaq.LowPrecision(4), num_seeds=50
     )
@@ -194,7 +195,8 @@ def test_slope_recovers_a_power_law_with_noise():
 def test_check_becomes_json_and_a_picture(theorem_1, tmp_path):
     values = json.loads(json.dumps(theorem_1.to_dict(), allow_nan=False))
     assert values["setting"]["quantizer"] == "low-precision(s=4)"
-    assert [bound["first_round"] for bound in values["bounds"]] == [102, 102, 45]
+    assert [bound["first_round"] for bound in values["bounds"]] == [101, 101, 45]
     assert values["bounds"][0]["values"][0] is None  # before k0
+    assert Check.from_dict(values).to_dict() == values
     save_plot([theorem_1], ["Theorem 1"], tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")

@@ -46,7 +46,6 @@ def _root(
 
 app.command("run")(run)
 app.command("reproduce")(reproduce)
-app.command("reproduce")(reproduce)
 app.command("plan")(plan)
 app.command("theory")(theory)
 app.command("inspect")(inspect)

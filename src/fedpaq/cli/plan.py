@@ -153,7 +153,7 @@ def _cells(choice: Choice, show: Any) -> list[str]:
 
 
 def _slower(choice: Choice | None, pick: Choice) -> str:
-    from fedpaq.planner.plan import BASELINE_LIMIT
+    from fedpaq.planner.recommendation import BASELINE_LIMIT
 
     if choice is None:
         return f"more than {BASELINE_LIMIT:.0f} times slower, or not there at all"

@@ -100,7 +100,7 @@ def theory(
 
 def _report(task: Problem, estimates: Estimates, setting: Setting, total_steps: int) -> dict[str, Any]:
     """Return everything that needs no run, as plain values."""
-    from fedpaq.verification.checks import VARIANTS, non_convex_bound, strongly_convex_bound
+    from fedpaq.verification.theorems import VARIANTS, non_convex_bound, strongly_convex_bound
 
     report: dict[str, Any] = {
         "problem": task.name,
@@ -139,7 +139,7 @@ def _report(task: Problem, estimates: Estimates, setting: Setting, total_steps: 
 def _measure(task: Problem, estimates: Estimates, setting: Setting, total_steps: int) -> Check:
     """Run the schedule of whichever theorem applies."""
     from fedpaq.verification import check_non_convex, check_strongly_convex
-    from fedpaq.verification.checks import VARIANTS, strongly_convex_bound
+    from fedpaq.verification.theorems import VARIANTS, strongly_convex_bound
 
     if estimates.optimum is None:
         return check_non_convex(task, estimates, setting, [total_steps])

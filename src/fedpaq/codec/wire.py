@@ -29,6 +29,7 @@ from fedpaq.quantizers.message import (
     Float32,
     Float64,
     Message,
+    QuantizedBatch,
     QuantizedMessage,
     RawMessage,
     level_dtype,
@@ -54,6 +55,9 @@ def encode(message: Message) -> bytes:
 
 def encode_batch(messages: Sequence[Message]) -> list[bytes]:
     """Return the payloads of many messages, equal to one by one; alike messages share one compiled call."""
+    if isinstance(messages, QuantizedBatch):
+        levels, bucket_size = messages.levels, messages.bucket_size
+        return _encode_rows(messages.signed_levels, messages.norms, levels, bucket_size)
     payloads: list[bytes] = []
     start = 0
     while start < len(messages):
@@ -128,15 +132,29 @@ def _encode_quantized(messages: Sequence[QuantizedMessage]) -> list[bytes]:
     if not messages:
         return []
     first = messages[0]
-    rows, norms = _checked(messages)
+    rows = _stack([message.signed_levels for message in messages])
+    norms = np.stack([message.norms for message in messages])
+    return _encode_rows(rows, norms, first.levels, first.bucket_size)
+
+
+def _encode_rows(
+    rows: npt.NDArray[Any], norms: npt.NDArray[Any], levels: int, bucket_size: int | None
+) -> list[bytes]:
+    """Encode the messages with these levels (r, p) and norms (r, buckets)."""
+    if not len(rows):
+        return []
+    rows, norms = _checked(rows, norms, levels, bucket_size)
+    dimension = rows.shape[1]
     counts = np.array([_count_nonzeros(row) for row in rows], np.int64)
-    in_blocks = suits_blocks(counts, first.dimension)
-    bodies = iter(_gap_bodies(rows[~in_blocks] if in_blocks.any() else rows, counts[~in_blocks], first))
+    in_blocks = suits_blocks(counts, dimension)
+    width = bucket_size or dimension
+    sparse = rows[~in_blocks] if in_blocks.any() else rows
+    bodies = iter(_gap_bodies(sparse, counts[~in_blocks], levels, width))
+    headers = {code: pack_header(code, dimension, levels, bucket_size) for code in (GAP, BLOCK)}
     payloads = []
-    for row, norm, in_block in zip(rows, norms, in_blocks, strict=True):
-        body = block_code.encode(row, first.levels) if in_block else next(bodies)
-        header = pack_header(BLOCK if in_block else GAP, first.dimension, first.levels, first.bucket_size)
-        payloads.append(seal(header, norm.tobytes(), body))
+    for row, norm, in_block in zip(rows, norms, in_blocks.tolist(), strict=True):
+        body = block_code.encode(row, levels) if in_block else next(bodies)
+        payloads.append(seal(headers[BLOCK if in_block else GAP], norm.tobytes(), body))
     return payloads
 
 
@@ -145,29 +163,27 @@ def suits_blocks(counts: npt.NDArray[np.int64], dimension: int) -> npt.NDArray[n
     return (counts >= BLOCK_NONZEROS) & (BLOCK_SPARSITY * counts >= dimension)
 
 
-def _gap_bodies(rows: npt.NDArray[Any], counts: npt.NDArray[np.int64], first: QuantizedMessage) -> list[bytes]:
+def _gap_bodies(rows: npt.NDArray[Any], counts: npt.NDArray[np.int64], levels: int, width: int) -> list[bytes]:
     if not len(rows):
         return []
-    width = first.bucket_size or first.dimension
     nonzeros = gap_code.collect(rows, counts)
-    streams = gap_code.encode_nonzeros(*nonzeros, first.dimension, first.levels, width)
-    return [pack_varint(int(count)) + stream for count, stream in zip(counts, streams, strict=True)]
+    streams = gap_code.encode_nonzeros(*nonzeros, rows.shape[1], levels, width)
+    return [pack_varint(count) + stream for count, stream in zip(counts.tolist(), streams, strict=True)]
 
 
-def _checked(messages: Sequence[QuantizedMessage]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return the levels (r, p) and norms (r, buckets) of alike messages, or raise ConfigError."""
-    first = messages[0]
-    levels, dtype = first.levels, level_dtype(first.levels)
+def _checked(
+    rows: npt.NDArray[Any], norms: npt.NDArray[Any], levels: int, bucket_size: int | None
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return levels (r, p) and norms (r, buckets) in the types the coders take, or raise ConfigError."""
     require_int("levels", levels, 1, MAX_LEVELS)
-    require_int("dimension", first.dimension, 1)
-    rows = _stack([message.signed_levels for message in messages])
+    require_int("dimension", rows.shape[1], 1)
     if rows.max() > levels or rows.min() < -levels:
         raise ConfigError(f"message.signed_levels exceeds levels={levels}; allowed: -{levels}..{levels}")
-    norms = np.stack([message.norms for message in messages]).astype("<f4", copy=False)
-    expected = num_buckets(first.dimension, first.bucket_size)
+    norms = norms.astype("<f4", copy=False)
+    expected = num_buckets(rows.shape[1], bucket_size)
     if norms.shape[1:] != (expected,) or not np.isfinite(norms).all() or np.signbit(norms).any():
         raise ConfigError(f"message.norms is not {expected} finite, non-negative numbers")
-    return np.ascontiguousarray(rows, dtype=dtype), norms
+    return np.ascontiguousarray(rows, dtype=level_dtype(levels)), norms
 
 
 def _stack(rows: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:

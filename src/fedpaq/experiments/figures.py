@@ -129,7 +129,7 @@ FIGURES = {
     "cifar10-248k": Figure(
         "cifar10-248k",
         "Neural network with 248K parameters on CIFAR-10",
-        "Figure 2 (supplement)",
+        "Figure 2, supplement",
         "cifar10-mlp-248k",
         1000.0,
         _NETWORK,
@@ -137,7 +137,7 @@ FIGURES = {
     "cifar100": Figure(
         "cifar100",
         "Neural network with one hidden layer on CIFAR-100",
-        "Figure 3 (supplement)",
+        "Figure 3, supplement",
         "cifar100-mlp",
         1000.0,
         _NETWORK,
@@ -145,7 +145,7 @@ FIGURES = {
     "fashion": Figure(
         "fashion",
         "Neural network with one hidden layer on Fashion-MNIST",
-        "Figure 4 (supplement)",
+        "Figure 4, supplement",
         "fashion-mlp",
         1000.0,
         _NETWORK,

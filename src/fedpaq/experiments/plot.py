@@ -64,7 +64,7 @@ def draw(figure: Figure, curves: Mapping[Setting, Curve], accounting: str) -> Ca
         _draw_panel(axis, panel, curves, CostModel.from_ratio(figure.ratio), accounting)
     axes[0].set_ylabel("relative training loss  f(x_k) / f(x_0)")
     canvas.suptitle(
-        f"{figure.title} ({figure.where}): {COUNTED[accounting]}; mean and range of "
+        f"{figure.title} [{figure.where}]: {COUNTED[accounting]}; mean and range of "
         f"{len(next(iter(curves.values())).settings.seeds)} seeds",
         fontsize=10,
     )

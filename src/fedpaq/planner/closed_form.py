@@ -21,7 +21,7 @@ from fedpaq.theory import Assumptions, NonConvexBound, StronglyConvexBound
 
 MOST_ROUNDS = 10**15
 LOOSENESS = (
-    "The bounds overstate the error 100 to 100,000 times in the checks of docs/theory.md: "
+    "The bounds overstate the error 2 to 100,000 times in the checks of docs/theory.md: "
     "use this order of configurations, not these times."
 )
 

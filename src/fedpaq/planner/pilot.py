@@ -16,12 +16,21 @@ import numpy.typing as npt
 from fedpaq.aggregation import Mean
 from fedpaq.clients import choose_executor, draw_participants, local_work
 from fedpaq.config import FedPAQConfig
-from fedpaq.planner.expected_time import expected_computation
+from fedpaq.planner.expected_time import expected_seconds
 from fedpaq.planner.search_space import Shape
 from fedpaq.planner.task import Task
 from fedpaq.uplink import choose_uplink
 
 Float64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Finish:
+    """What it takes an arm to reach the target for the first time, on average over its seeds."""
+
+    rounds: float
+    seconds: float
+    upload_bytes: float
 
 
 @dataclass(eq=False)
@@ -33,6 +42,7 @@ class Arm:
     losses: list[float] = field(default_factory=list)  # entry k after k rounds
     seconds: list[float] = field(default_factory=list)
     upload_bytes: list[float] = field(default_factory=list)
+    finish: Finish | None = None  # once every seed has been at the target
     alive: bool = True
 
     @property
@@ -50,7 +60,6 @@ class Pilot:
 
     def __init__(self, task: Task, shape: Shape, step_sizes: Sequence[float], seeds: Sequence[int]) -> None:
         self.shape, self._task, self._problem = shape, task, task.problem
-        self._cost_model, self._batch_size = task.cost_model, task.batch_size
         self._executor = choose_executor("auto", task.problem, shape.clients_per_round)
         self._uplink = choose_uplink(shape.quantizer, Mean(), task.problem)
         self.arms = [Arm(shape, step_size) for step_size in step_sizes]
@@ -58,8 +67,8 @@ class Pilot:
         self._params = np.tile(
             self._problem.initial_params, (len(self.arms), len(seeds), 1)
         )  # (arms, seeds, p)
-        self._seconds = np.zeros((len(self.arms), len(seeds)))
         self._bytes = np.zeros((len(self.arms), len(seeds)))
+        self._first = np.full((len(self.arms), len(seeds), 2), np.nan)  # round and bytes at the target
         self.round, self.gradient_steps = 0, 0
         first = task.watched.evaluate(self._problem.initial_params).loss
         for arm in self.arms:
@@ -74,12 +83,9 @@ class Pilot:
 
     def next_seconds(self) -> float:
         """Return when the next round would be over; a first round is taken to upload nothing."""
-        elapsed = max(arm.seconds[-1] for arm in self.alive)
-        batch = self._batch_size or float(self._problem.partition.sizes().mean())
-        computing = expected_computation(self._cost_model, self.shape, batch)
-        uploaded = max(arm.upload_bytes[-1] for arm in self.alive) / max(1, self.round)
-        uploading = self._cost_model.communication_seconds(8 * uploaded, self._problem.dimension)
-        return elapsed + computing + uploading
+        uploaded = max(arm.upload_bytes[-1] for arm in self.alive)
+        rounds = self.round + 1
+        return expected_seconds(self._task, self.shape, rounds, uploaded / max(1, self.round) * rounds)
 
     def play(self) -> None:
         """Play one round of every arm that is alive: lines 2 to 11 of Algorithm 1, as ``sweep`` does."""
@@ -95,14 +101,8 @@ class Pilot:
         mean, payload_bytes = inbox.close()
         params = (params + mean).astype(np.float32)
 
-        seconds = [
-            self._round_seconds(config, clients, size)
-            for config, clients, size in zip(configs, participants, payload_bytes.tolist(), strict=True)
-        ]
-        shape = (len(rows), -1)
-        self._params[rows] = params.reshape(*shape, params.shape[1])
-        self._seconds[rows] += np.reshape(seconds, shape)
-        self._bytes[rows] += payload_bytes.reshape(shape)
+        self._params[rows] = params.reshape(len(rows), -1, params.shape[1])
+        self._bytes[rows] += payload_bytes.reshape(len(rows), -1)
         self.round += 1
         self.gradient_steps += len(configs) * self.shape.clients_per_round * self.shape.local_steps
         self._record(rows, params)
@@ -111,28 +111,27 @@ class Pilot:
         finite = np.isfinite(params).all(axis=1)
         losses = np.full(len(params), np.inf)
         losses[finite] = [found.loss for found in self._task.watched.evaluate_batch(params[finite])]
-        means = losses.reshape(len(rows), -1).mean(axis=1)
-        for row, loss in zip(rows, means.tolist(), strict=True):
-            arm = self.arms[row]
-            arm.losses.append(loss)
-            arm.seconds.append(float(self._seconds[row].mean()))
-            arm.upload_bytes.append(float(self._bytes[row].mean()))
-            arm.alive = np.isfinite(loss)
+        for row, own in zip(rows, losses.reshape(len(rows), -1), strict=True):
+            arm, uploaded = self.arms[row], float(self._bytes[row].mean())
+            arm.losses.append(float(own.mean()))
+            arm.seconds.append(expected_seconds(self._task, self.shape, self.round, uploaded))
+            arm.upload_bytes.append(uploaded)
+            arm.alive = bool(np.isfinite(own).all())
+            new = (own <= self._task.target_loss) & np.isnan(self._first[row, :, 0])
+            self._first[row, new, 0] = self.round
+            self._first[row, new, 1] = self._bytes[row, new]
+            if not np.isnan(self._first[row]).any():
+                arm.finish = self._finish(*self._first[row].mean(axis=0).tolist())
+
+    def _finish(self, rounds: float, upload_bytes: float) -> Finish:
+        return Finish(rounds, expected_seconds(self._task, self.shape, rounds, upload_bytes), upload_bytes)
 
     def _config(self, step_size: float, seed: int) -> FedPAQConfig:
         return FedPAQConfig(
             clients_per_round=self.shape.clients_per_round,
             local_steps=self.shape.local_steps,
             total_steps=self.shape.local_steps,  # a pilot has no end
-            batch_size=self._batch_size,
+            batch_size=self._task.batch_size,
             step_size=step_size,
             seed=seed,
         )
-
-    def _round_seconds(self, config: FedPAQConfig, clients: npt.NDArray[np.int64], payload_bytes: int) -> float:
-        sizes = self._problem.partition.sizes(clients)
-        per_step = sizes if self._batch_size is None else np.full(len(clients), self._batch_size)
-        computing = self._cost_model.computation_seconds(
-            config.seed, self.round, clients, self.shape.local_steps * per_step
-        )
-        return computing + self._cost_model.communication_seconds(8 * payload_bytes, self._problem.dimension)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpaq.planner.plan import Plan, run_race
+from fedpaq.planner.recommendation import Plan, run_race
 from fedpaq.planner.search_space import SearchSpace, Shape
 
 SLOWEST = 10.0  # times the pick's seconds shown in the map
@@ -22,10 +22,11 @@ def time_map(plan: Plan, space: SearchSpace) -> TimeMap:
     for tau in space.local_steps:
         for levels in space.levels:
             shape = Shape(tau, plan.pick.shape.clients_per_round, levels or 0)
-            finishes, _ = run_race(
+            finished, _ = run_race(
                 plan.task, [shape], space.step_sizes, "map", max_seconds=SLOWEST * plan.pick.seconds
             )
-            times[tau, levels or 0] = finishes[0].seconds if finishes else None
+            best = finished[0].finish if finished else None
+            times[tau, levels or 0] = None if best is None else best.seconds
     return times
 
 
@@ -51,36 +52,39 @@ def save_plot(plan: Plan, times: TimeMap, path: Path) -> None:
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
     image = draw_map(left, plan, times)
-    figure.colorbar(image, ax=left, label="seconds to target")
+    figure.colorbar(image, ax=left, label="times the pick")
     draw_front(right, plan)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
 
 
 def draw_map(panel: Any, plan: Plan, times: TimeMap) -> Any:
-    """Draw the time to target over tau and s; the pick is framed."""
+    """Draw the times over tau and s as multiples of the pick's, which is framed."""
     from matplotlib.colors import LogNorm
 
-    taus, levels = sorted({tau for tau, _ in times}), sorted({s for _, s in times}, key=lambda s: s or 10**9)
-    values = np.array([[times[tau, s] or np.nan for tau in taus] for s in levels], float)
-    image = panel.imshow(np.ma.masked_invalid(values), norm=LogNorm(), cmap="viridis_r", aspect="auto")
-    for row, s in enumerate(levels):
-        for column, tau in enumerate(taus):
-            found = times[tau, s]
-            text = f">{SLOWEST:.0f}x" if found is None else f"{found / plan.pick.seconds:.1f}x"
-            panel.text(column, row, text, ha="center", va="center", fontsize=8)
     pick = plan.pick.shape
-    corner = (taus.index(pick.local_steps) - 0.5, levels.index(pick.levels) - 0.5)
-    panel.add_patch(_frame(corner))
+    taus, levels = sorted({tau for tau, _ in times}), sorted({s for _, s in times}, key=lambda s: s or 10**9)
+    unit = times[pick.local_steps, pick.levels] or plan.pick.seconds  # measured like the others
+    values = np.array([[(times[tau, s] or np.nan) / unit for tau in taus] for s in levels], float)
+    image = panel.imshow(
+        np.ma.masked_invalid(values), norm=LogNorm(vmax=SLOWEST), cmap="viridis_r", aspect="auto"
+    )
+    for (row, column), value in np.ndenumerate(values):
+        text = f">{SLOWEST:.0f}x" if np.isnan(value) else f"{value:.1f}x"
+        colour = "white" if value > 4 else "black"
+        panel.text(column, row, text, ha="center", va="center", fontsize=8, color=colour)
+    panel.add_patch(_frame((taus.index(pick.local_steps) - 0.5, levels.index(pick.levels) - 0.5)))
     panel.set_xticks(range(len(taus)), [str(tau) for tau in taus])
     panel.set_yticks(range(len(levels)), [str(s) if s else "none" for s in levels])
-    panel.set(xlabel="local steps τ", ylabel="levels s", title=f"r = {pick.clients_per_round}, 1x = the pick")
+    title = f"time to target, r = {pick.clients_per_round}"
+    panel.set(xlabel="local steps τ", ylabel="levels s", title=title)
     return image
 
 
 def draw_front(panel: Any, plan: Plan) -> None:
     """Draw every candidate that reached the target in the race, and the front of time against upload."""
-    points = [(finish.seconds, finish.upload_bytes) for finish in plan.finishes]
+    finishes = [arm.finish for arm in plan.finished if arm.finish is not None]
+    points = [(finish.seconds, finish.upload_bytes) for finish in finishes]
     points += [(choice.seconds, choice.upload_bytes) for choice in (plan.pick, *plan.runners_up)]
     panel.scatter(*zip(*points, strict=True), s=14, alpha=0.5, label="reached the target")
     panel.plot(*zip(*pareto_front(points), strict=True), "o-", color="tab:red", label="front")

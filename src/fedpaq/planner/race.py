@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from fedpaq.planner.pilot import Arm
@@ -19,7 +18,7 @@ from fedpaq.planner.search_space import Shape
 KEEP = 0.5  # share of the candidates that stays at each ranking
 GROWTH = 1.5  # of the time between rankings
 FEWEST = 12  # candidates kept by a ranking, at least
-MARGIN = 0.25  # how much longer than the winner the others may go on
+MARGIN = 0.5  # how much longer than the winner the others may go on
 
 
 class Racer(Protocol):
@@ -39,30 +38,19 @@ class Racer(Protocol):
         """Play one round of every arm that is alive."""
 
 
-@dataclass(frozen=True, eq=False)
-class Finish:
-    """An arm that reached the target, and what it took."""
-
-    arm: Arm
-    rounds: int
-    seconds: float
-    upload_bytes: float
-
-
 def race(
     pilots: Sequence[Racer],
-    target_loss: float,
     *,
     max_steps: int,
     max_seconds: float = math.inf,
     progress: Callable[[float], None] | None = None,
-) -> list[Finish]:
-    """Return the arms that reached the target, fastest first.
+) -> list[Arm]:
+    """Return the arms that finished, fastest first.
 
     A pilot is given up after ``max_steps`` local steps, the race after ``max_seconds``; ``progress`` is
     told the modelled seconds.
     """
-    finishes: list[Finish] = []
+    finished: list[tuple[float, Arm]] = []
     ranking_at = 2 * min(pilot.next_seconds() for pilot in pilots)
     while running := [pilot for pilot in pilots if pilot.alive and _steps(pilot) < max_steps]:
         pilot = min(running, key=lambda racer: racer.next_seconds())
@@ -75,13 +63,13 @@ def race(
             continue
         pilot.play()
         for arm in pilot.alive:
-            if arm.loss <= target_loss:
+            if arm.finish is not None:
                 arm.alive = False
-                finishes.append(_finish(arm))
-                max_seconds = min(max_seconds, (1 + MARGIN) * arm.seconds[-1])
+                finished.append((arm.finish.seconds, arm))
+                max_seconds = min(max_seconds, (1 + MARGIN) * arm.finish.seconds)
         if progress is not None:
             progress(now)
-    return sorted(finishes, key=lambda finish: finish.seconds)
+    return [arm for _, arm in sorted(finished, key=lambda pair: pair[0])]
 
 
 def rank(pilots: Sequence[Racer], seconds: float) -> None:
@@ -95,7 +83,3 @@ def rank(pilots: Sequence[Racer], seconds: float) -> None:
 
 def _steps(pilot: Racer) -> int:
     return (len(pilot.alive[0].losses) - 1) * pilot.shape.local_steps
-
-
-def _finish(arm: Arm) -> Finish:
-    return Finish(arm, len(arm.losses) - 1, arm.seconds[-1], arm.upload_bytes[-1])

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpaq import codec, cuda
-from fedpaq.aggregation import Aggregation
+from fedpaq.aggregation import Aggregation, Mean
 from fedpaq.clients.work import LocalWork
 from fedpaq.devices import on_device
 from fedpaq.quantizers import LowPrecision, Message, QuantizedBatch, Quantizer, RawMessage
@@ -76,6 +76,12 @@ class GatheredInbox:
         return self._mean(payloads, run_of, np.flatnonzero(diverged)), sizes.reshape(runs, -1).sum(axis=1)
 
     def _mean(self, payloads: Sequence[memoryview], run_of: Int64, diverged: Int64) -> Float64:
+        if type(self._uplink.aggregation) is Mean:  # needs no messages: only their non-zeros are touched
+            total = np.zeros((len(self._diverged), self._dimension))
+            for payload, run in zip(payloads, run_of.tolist(), strict=True):
+                codec.accumulate(payload, total[run])
+            total[diverged] = np.nan
+            return total / (len(payloads) // len(total))
         arrivals = self._uplink.aggregation.start(len(self._diverged), self._dimension)
         nothing = RawMessage(np.full(self._dimension, np.nan, np.float32))
         arrivals.add([nothing] * len(diverged), diverged)

@@ -1,8 +1,9 @@
 """THE BOUNDS, HELD AGAINST RUNS: what is measured, how it compares, how it looks."""
 
-from fedpaq.verification.checks import Check, Setting, check_non_convex, check_strongly_convex
+from fedpaq.verification.check import Check, Setting
 from fedpaq.verification.measurement import mean_squared_gradients, squared_errors
 from fedpaq.verification.slope import Slope, fit_slope
+from fedpaq.verification.theorems import check_non_convex, check_strongly_convex
 
 __all__ = [
     "Check",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpaq.verification.checks import Check
+from fedpaq.verification.check import Check
 
 STYLE = {
     "as_stated": ("tab:red", "--", "bound as stated"),
@@ -48,6 +48,7 @@ def draw(panel: Any, check: Check) -> None:
         name = "1/T" if check.theorem == 1 else "1/√T"
         panel.plot(check.steps[later], guide[later], color="grey", linewidth=0.8, label=f"∝ {name}")
     panel.set(xscale="log", yscale="log", ylabel=LEFT_SIDE[check.theorem])
+    panel.xaxis.set_minor_formatter("")  # on less than two decades its labels would overlap
     panel.set_xlabel("local steps $k\\tau + 1$" if check.theorem == 1 else "local steps $T$")
     panel.legend(fontsize=7)
 

@@ -1,7 +1,7 @@
 """plan: the fastest FedPAQ for a problem on a network, found by racing pilots and checked in a final.
 
 1. The target must be reachable: a descent on all samples has to get below it.
-2. The race (``planner.race``): every shape and step size, on three seeds, the loss watched on some samples.
+2. The race (``planner.race``): every shape and step size, on five seeds, the loss watched on some samples.
 3. The final (``planner.final``): the fastest shapes with neighbouring step sizes, on fresh seeds and
    all samples. The pick has the least mean time.
 4. FedAvg (no quantizer) and QSGD (one local step, all clients, quantized), each tuned for itself.
@@ -18,13 +18,13 @@ from fedpaq.config import FedPAQConfig
 from fedpaq.cost_model import CostModel
 from fedpaq.errors import ConfigError
 from fedpaq.planner.final import Choice, finalists, run_final
-from fedpaq.planner.pilot import Pilot
-from fedpaq.planner.race import Finish, race
+from fedpaq.planner.pilot import Arm, Pilot
+from fedpaq.planner.race import race
 from fedpaq.planner.search_space import SearchSpace, Shape
 from fedpaq.planner.task import Task
 from fedpaq.problems import Problem
 
-RACE_SEEDS = (0, 1, 2)
+RACE_SEEDS = range(5)
 BASELINE_LIMIT = 100.0  # times the pick's seconds, after which a baseline is called slower than that
 
 Progress = Callable[[str, float], None]  # stage, modelled seconds so far
@@ -39,7 +39,7 @@ class Plan:
     runners_up: Sequence[Choice]
     fedavg: Choice | None  # None: not compared, or slower than BASELINE_LIMIT times the pick
     qsgd: Choice | None
-    finishes: Sequence[Finish]  # everything that reached the target in the race
+    finished: Sequence[Arm]  # everything that reached the target in the race
     gradient_steps: int  # simulated to find and check the pick
 
     def config(self, seed: int = 0) -> FedPAQConfig:
@@ -100,8 +100,8 @@ def plan(
         )
     task.require_reachable()
     space = space or task.default_space()
-    finishes, spent = run_race(task, space.shapes(), space.step_sizes, "race", progress)
-    choices, more = run_final(task, finalists(finishes))
+    finished, spent = run_race(task, space.shapes(), space.step_sizes, "race", progress)
+    choices, more = run_final(task, finalists(finished))
     if not choices:
         raise ConfigError(
             f"target_loss={target_loss} was not reached by any candidate within max_steps={max_steps} "
@@ -114,7 +114,7 @@ def plan(
         runners_up=choices[1:],
         fedavg=baselines.get("fedavg"),
         qsgd=baselines.get("qsgd"),
-        finishes=finishes,
+        finished=finished,
         gradient_steps=spent + more,
     )
 
@@ -126,17 +126,16 @@ def run_race(
     stage: str,
     progress: Progress | None = None,
     max_seconds: float = math.inf,
-) -> tuple[list[Finish], int]:
+) -> tuple[list[Arm], int]:
     """Race every shape with every step size; return who reached the target, and the gradient steps."""
     pilots = [Pilot(task, shape, step_sizes, RACE_SEEDS) for shape in shapes]
-    finishes = race(
+    finished = race(
         pilots,
-        task.target_loss,
         max_steps=task.max_steps,
         max_seconds=max_seconds,
         progress=None if progress is None else lambda seconds: progress(stage, seconds),
     )
-    return finishes, sum(pilot.gradient_steps for pilot in pilots)
+    return finished, sum(pilot.gradient_steps for pilot in pilots)
 
 
 def _baselines(
@@ -150,10 +149,10 @@ def _baselines(
     }
     found = {}
     for name, shapes in entries.items():
-        finishes, _ = run_race(
+        finished, _ = run_race(
             task, shapes, space.step_sizes, name, progress, max_seconds=BASELINE_LIMIT * pick_seconds
         )
-        choices, _ = run_final(task, finalists(finishes)[:1])
+        choices, _ = run_final(task, finalists(finished)[:1])
         if choices:
             found[name] = choices[0]
     return found

@@ -1,10 +1,9 @@
-"""Checks: measured runs next to the bounds, for Theorem 1 over rounds and for Theorem 2 over T."""
+"""Both theorems held against runs: Theorem 1 over rounds, Theorem 2 over T."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, get_args
+from collections.abc import Sequence
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -12,87 +11,14 @@ import numpy.typing as npt
 from fedpaq.config import FedPAQConfig, require_int
 from fedpaq.errors import ConfigError
 from fedpaq.problems import Problem
-from fedpaq.quantizers import Identity, Quantizer
 from fedpaq.theory import Estimates, NonConvexBound, StronglyConvexBound, Variant
+from fedpaq.verification.check import BoundCurve, Check, Setting
 from fedpaq.verification.measurement import mean_squared_gradients, squared_errors, with_seeds
-from fedpaq.verification.slope import Slope, fit_slope
+from fedpaq.verification.slope import fit_slope
 
 Float64 = npt.NDArray[np.float64]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 POINTS = 60  # of a curve that is kept
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """How FedPAQ is run for a check."""
-
-    clients_per_round: int
-    local_steps: int
-    batch_size: int | None = 10
-    quantizer: Quantizer = field(default_factory=Identity)
-    num_seeds: int = 50
-
-    def __post_init__(self) -> None:
-        require_int("num_seeds", self.num_seeds, 2)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {**asdict(replace(self, quantizer=Identity())), "quantizer": self.quantizer.name}
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class BoundCurve:
-    """One variant's bound at the points of a check, NaN where the theorem does not speak."""
-
-    variant: str
-    first_round: int | None
-    values: Float64  # (points,)
-    worst_ratio: float  # largest measured mean / bound, over every round it speaks of
-
-    @property
-    def holds(self) -> bool:
-        """Whether the measured mean lies under the bound throughout."""
-        return self.worst_ratio <= 1
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Check:
-    """Measured means, their standard errors and the bounds: what is printed, plotted and stored."""
-
-    theorem: int
-    problem: str
-    setting: Mapping[str, Any]
-    steps: npt.NDArray[np.int64]  # (points,) local steps: k tau + 1, or T
-    mean: Float64  # (points,)
-    standard_error: Float64  # (points,)
-    bounds: Sequence[BoundCurve]
-    slope: Slope | None  # None where the start of the run still shows, or for a single T
-
-    @property
-    def holds(self) -> bool:
-        """Whether every variant's bound holds."""
-        return all(bound.holds for bound in self.bounds)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {
-            "theorem": self.theorem,
-            "problem": self.problem,
-            "setting": dict(self.setting),
-            "steps": self.steps.tolist(),
-            "mean": self.mean.tolist(),
-            "standard_error": self.standard_error.tolist(),
-            "slope": None if self.slope is None else asdict(self.slope),
-            "bounds": [
-                {
-                    "variant": bound.variant,
-                    "first_round": bound.first_round,
-                    "worst_ratio": bound.worst_ratio,
-                    "values": [None if np.isnan(value) else value for value in bound.values.tolist()],
-                }
-                for bound in self.bounds
-            ],
-        }
 
 
 def check_strongly_convex(

@@ -1,0 +1,306 @@
+"""Write docs/performance.md from benchmarks/results/*.json: no figure on that page is typed by hand.
+
+python scripts/performance_page.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "performance.md"
+INTRODUCTION = """# Performance
+
+Written by `scripts/performance_page.py` from `benchmarks/results/*.json`; each section names the script that
+measured it. Every script asserts equal results before it times anything; contenders alternate within one run,
+and a figure is the median of its repeats. Machines differ between sections: compare within a table, not across.
+"""
+
+Results = dict[str, Any]
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return a Markdown table; all columns but the first are numbers."""
+    columns = list(header)
+    lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
+
+
+def aims(rows: Iterable[tuple[str, str, bool]]) -> str:
+    """Return the table of what was aimed at; a miss is written as plainly as a success."""
+    return table(
+        ("aim", "measured", "met"), ((aim, found, "yes" if met else "**no**") for aim, found, met in rows)
+    )
+
+
+def digits(value: float) -> str:
+    """Return a number with two digits, or as a whole number."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def seconds(value: float) -> str:
+    """Return a duration with three digits and a unit that fits."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}" if value < 1000 * scale else f"{value / scale:,.0f} {unit}"
+    return f"{value / 1e-9:.3g} ns"
+
+
+def size(value: float) -> str:
+    """Return a number of bytes with three digits and a unit that fits."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value:.0f} B"
+
+
+def machine(results: Results) -> str:
+    """Return the line that says where a section was measured."""
+    where = results["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items() if name != "fedpaq")
+    gpu = results.get("imports", {}).get("gpu")
+    device = f"{gpu}, host: " if gpu else ""
+    return f"*{device}{where['processor']}, {where['cores']} cores; Python {where['python']}, {versions}.*"
+
+
+def simulation(results: Results) -> Iterable[str]:
+    """Return the section of benchmarks/simulation.py."""
+    most = {"J1": 1.0, "J2": 0.55, "J3": 0.45}
+    rows, judged = [], []
+    for job, found in results["jobs"].items():
+        contenders = found["contenders"]
+        for name, row in contenders.items():
+            rows.append(
+                (
+                    f"{job}, {name}",
+                    seconds(row["median_seconds"]),
+                    f"{row['over_numpy']:.2f}",
+                    f"{row['loss']:.4f}",
+                )
+            )
+        ours = contenders["fedpaq, s=1"]["over_numpy"]
+        fastest = min(contenders, key=lambda name: contenders[name]["median_seconds"])
+        judged.append((f"{job}: at most {most[job]:g} of the NumPy loop", f"{ours:.2f}", ours <= most[job]))
+        if job != "J1":
+            judged.append((f"{job}: fastest of all", fastest, fastest.startswith("fedpaq")))
+    yield "Whole runs. fedpaq quantizes, encodes and averages; the loops written by hand average plain floats."
+    yield table(("job", "time", "of NumPy loop", "final loss"), rows)
+    yield aims(judged)
+
+
+def sweep(results: Results) -> Iterable[str]:
+    """Return the section of benchmarks/sweep.py."""
+    contenders = results["contenders"]
+    yield f"{results['runs']} runs of J1: 8 step sizes, 5 seeds."
+    yield table(
+        ("", "time", "of NumPy runs"),
+        (
+            (name, seconds(row["median_seconds"]), f"{row['over_numpy']:.2f}")
+            for name, row in contenders.items()
+        ),
+    )
+    ratio = contenders["sweep, s=1"]["over_numpy"]
+    yield aims([("at most 0.4 of 40 NumPy runs", f"{ratio:.2f}", ratio <= 0.4)])
+
+
+def gpu(results: Results) -> Iterable[str]:
+    """Return the section of benchmarks/gpu.py."""
+    whole, few, many = results["one_round"], results["few_clients"], results["many_clients"]
+    quantize = {name: row for name, row in results["quantize"].items() if isinstance(row, dict)}
+    yield "Messages, sums and draws equal the CPU's to the bit, updates to 1e-5. Sizes against the encoder's:"
+    sizes = "payload bytes, here (estimated) and encoded"
+    trained = {name: row[sizes] for name, row in results["checks"]["check_training"].items()}
+    yield table(
+        ("run, s=4", "estimated", "encoded", "error"),
+        ((name, a, b, f"{100 * (a / b - 1):+.2f} %") for name, (a, b) in trained.items()),
+    )
+    yield table(
+        ("one round, 92,027 parameters, τ = 10, B = 10", "time"),
+        [
+            ("10,000 clients, quantized (s=1) and averaged", seconds(whole["round"]["median_seconds"])),
+            (
+                "10,000 clients, averaged only",
+                seconds(whole["round_without_quantization"]["median_seconds"]),
+            ),
+            ("local work alone", seconds(whole["batched_seconds"])),
+            ("local work alone by `vmap`", seconds(whole["vmap_seconds"])),
+            ("100,000 clients, quantized and averaged", seconds(many["median_seconds"])),
+        ],
+    )
+    yield table(
+        ("25 clients", "local work", "whole round"),
+        (
+            (name, seconds(row["local_seconds"]), seconds(row["round_seconds"]))
+            for name, row in few.items()
+            if isinstance(row, dict)
+        ),
+    )
+    moved, once = "share_of_copy_bandwidth_bytes_moved", "share_of_copy_bandwidth_updates_counted_once"
+    yield table(
+        ("quantize and add up", "time", "of copy bandwidth, bytes moved", "updates counted once"),
+        (
+            (name, seconds(row["seconds"]), f"{row[moved]:.2f}", f"{row[once]:.2f}")
+            for name, row in quantize.items()
+        ),
+    )
+    least, faster = min(row[moved] for row in quantize.values()), results["sweep"]["times_faster"]
+    round_seconds, shorter = whole["round"]["median_seconds"], few["times_faster_round_seconds"]
+    yield aims(
+        [
+            ("10,000 clients in at most 150 ms", seconds(round_seconds), round_seconds <= 0.15),
+            ("kernels at 0.4 of copy bandwidth, bytes moved", f"{least:.2f}", least >= 0.4),
+            ("r = 25: 4 times faster than uncaptured `vmap`, whole round", f"{shorter:.1f}", shorter >= 4),
+            ("100,000 clients within 60 GB", size(many["peak_bytes"]), many["peak_bytes"] <= 60e9),
+            ("40 runs as one sweep 10 times faster than one by one", f"{faster:.1f}", faster >= 10),
+        ]
+    )
+
+
+def scaling(results: Results) -> Iterable[str]:
+    """Return the section of benchmarks/scaling.py."""
+    if "clients" in results:
+        yield from _clients(results["clients"])
+    for key, symbol, what in (("participants", "r", "participant"), ("parameters", "p", "parameter")):
+        if key in results:
+            yield f"Against {symbol}: the last column is the cost of one {what} more than in the row above."
+            yield table(
+                (symbol, "a round", f"one {what} more"),
+                (
+                    (f"{row['per']:,}", seconds(row["median_seconds"]), _marginal(row))
+                    for row in results[key].values()
+                ),
+            )
+    if "ranks" in results:
+        yield from _ranks(results["ranks"])
+
+
+def _clients(rows: Results) -> Iterable[str]:
+    yield "Against n, at r = 100: logistic regression, p = 10, two samples a client, τ = 5, B = 10."
+    beyond = "bytes_beyond_data_and_partition"
+    yield table(
+        ("", "a round", "of n = 1,000", "memory beyond these", "data", "partition"),
+        (
+            (
+                name,
+                seconds(row["median_seconds"]),
+                f"{row['over_fewest']:.2f}" if "over_fewest" in row else "",
+                size(row[beyond]),
+                size(row["data_bytes"]),
+                size(row["partition_bytes"]),
+            )
+            for name, row in rows.items()
+        ),
+    )
+    worst = max(row.get("over_fewest", 0.0) for row in rows.values())
+    yield aims([("flat in n up to a million: within a quarter of n = 1,000", f"{worst:.2f}", worst <= 1.25)])
+
+
+def _marginal(row: Results) -> str:
+    value = row.get("marginal_seconds")
+    return "" if value is None else seconds(value) if value > 0 else "none"
+
+
+def _ranks(rows: Results) -> Iterable[str]:
+    yield (
+        "Against ranks on one machine: 40 clients of the 92,027-parameter network, τ = 5, s = 1; params are "
+        "the same to the bit. The ranks share the cores that one process would use alone and pay for the "
+        "exchange on top: they are for several machines or GPUs."
+    )
+    yield table(
+        ("ranks", "a round", "each receives", "dense all-reduce, float32", "the updates, float32"),
+        (
+            (
+                ranks,
+                seconds(row["median_seconds"]),
+                size(row["payload_bytes_received_a_round"]),
+                size(row["dense_all_reduce_bytes_a_round"]),
+                size(row["dense_updates_bytes_a_round"]),
+            )
+            for ranks, row in rows.items()
+        ),
+    )
+
+
+def codec(results: Results) -> Iterable[str]:
+    """Return the section of benchmarks/codec.py."""
+    yield "Real updates: the payload, frame and norm included, against the order-0 entropy of its levels."
+    yield table(
+        ("update", "s", "payload", "of entropy"),
+        (
+            (row["name"], row["levels"], size(row["payload_bytes"]), f"{row['payload_over_entropy']:.2f}")
+            for row in results["real_sizes"]
+        ),
+    )
+    yield "Speed over `memcpy` of the float32 update; adding a payload over adding float32. More is faster."
+    yield table(
+        ("p", "s", "quantize and encode", "decode", "add, over dense add"),
+        (
+            (
+                f"{row['dimension']:,}",
+                row["levels"],
+                digits(row["quantize_and_encode_over_memcpy"]),
+                digits(row["decode_over_memcpy"]),
+                digits(row["accumulate_over_add_dense"]),
+            )
+            for row in results["speed"]
+        ),
+    )
+
+
+def peer_codecs(results: Results) -> Iterable[str]:
+    """Return the section of benchmarks/peer_codecs.py."""
+    yield f"One update of {results['dimension']:,} coordinates; speeds in million coordinates a second."
+    yield table(
+        ("codec", "bits a coordinate", "encode", "decode", "encode, fedpaq over it"),
+        (
+            (
+                name,
+                digits(row["bits_per_coordinate"]),
+                digits(row["encode_million_coordinates_a_second"]),
+                digits(row["decode_million_coordinates_a_second"]),
+                digits(row["encode_speedup_of_fedpaq"]),
+            )
+            for name, row in results["codecs"].items()
+        ),
+    )
+    least, aim = results["least_encode_speedup"], results["aim"]
+    yield aims(
+        [
+            (
+                "smaller than each",
+                "yes" if results["smaller_than_each"] else "no",
+                results["smaller_than_each"],
+            ),
+            (f"encodes {aim} times faster than each", f"{least:.1f}", least >= aim),
+        ]
+    )
+
+
+SECTIONS: dict[str, tuple[str, Callable[[Results], Iterable[str]]]] = {
+    "simulation": ("Simulation on a CPU", simulation),
+    "sweep": ("A sweep as one batch", sweep),
+    "gpu": ("On a GPU", gpu),
+    "scaling": ("Scaling in n, r, p and ranks", scaling),
+    "codec": ("The codec", codec),
+    "peer_codecs": ("Other quantizers and codecs", peer_codecs),
+}
+
+
+def page() -> str:
+    """Return the page; benchmarks without results are left out."""
+    parts = [INTRODUCTION.rstrip()]
+    for name, (title, section) in SECTIONS.items():
+        path = RESULTS / f"{name}.json"
+        if path.exists():
+            results = json.loads(path.read_text())
+            parts += [f"## {title}", f"`python benchmarks/{name}.py`. {machine(results)}", *section(results)]
+    return "\n\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
+    print(f"written: {PAGE.relative_to(ROOT)}")
