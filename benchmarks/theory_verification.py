@@ -1,7 +1,7 @@
 """Holds Theorems 1 and 2 against runs: docs/figures/theory/*.png and results.json.
 
     python benchmarks/theory_verification.py            all checks (about ten minutes on one core)
-    python benchmarks/theory_verification.py mnist      only those with "mnist" in their name ("none": only draw)
+    python benchmarks/theory_verification.py mnist      only those named so ("none": only draw)
 
 Exits 1 if a measured mean lies above a bound. Writes the table of docs/theory.md from the JSON.
 """
