@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,10 +14,10 @@ import fedpaq
 from fedpaq.errors import ConfigError
 from fedpaq.planner import SearchSpace, Shape, Task, plan
 from fedpaq.planner.expected_time import expected_computation
-from fedpaq.planner.final import Finalist, finalists, run_heat
+from fedpaq.planner.final import run_final, run_heat, single_runs
 from fedpaq.planner.pilot import Arm, Finish, Pilot
 from fedpaq.planner.plot import pareto_front, save_plot, time_map
-from fedpaq.planner.race import FEWEST, race, rank
+from fedpaq.planner.race import ENOUGH, FEWEST, race, rank
 
 COST = fedpaq.CostModel.from_ratio(100)
 
@@ -38,63 +37,70 @@ def task(problem):
 SPACE = SearchSpace((1, 4), (2, 8), (1, None), (0.5, 2.0))
 
 
-def test_a_pilot_is_a_sweep_that_can_be_paused(problem, task):
+def test_a_pilot_is_a_sweep_that_can_be_paused(problem):
     """Round by round it follows the runs of ``sweep``; its seconds are the mean ones of its rounds."""
+    task = Task(problem=problem, target_loss=0.01, cost_model=COST, max_clients=8, batch_size=5)
     shape = Shape(4, 2, 1)
     pilot = Pilot(task, shape, [0.5, 2.0], [3, 4])
     for _ in range(5):
         pilot.play()
-    configs = [
-        fedpaq.FedPAQConfig(
-            clients_per_round=2, local_steps=4, total_steps=20, batch_size=5, step_size=eta, seed=seed
-        )
-        for eta in (0.5, 2.0)
-        for seed in (3, 4)
-    ]
-    histories = fedpaq.sweep(problem, configs, quantizer=fedpaq.LowPrecision(1), cost_model=COST)
+    histories = histories_of(problem, shape, [0.5, 2.0], [3, 4], rounds=5)
     for arm, runs in zip(pilot.arms, (histories[:2], histories[2:]), strict=True):
         # All 160 samples are watched, so the losses are those of the histories up to summation order.
         for k in range(6):
             assert arm.losses[k] == pytest.approx(np.mean([run.records[k].loss for run in runs]), rel=1e-6)
-            assert arm.upload_bytes[k] == np.mean([run.records[k].payload_bytes for run in runs])
+            uploaded = max(run.records[k].payload_bytes for run in runs)
             computing = k * expected_computation(COST, shape, batch_size=5)
-            uploading = COST.communication_seconds(8 * arm.upload_bytes[k], 6)
+            uploading = COST.communication_seconds(8 * uploaded, 6)
             assert arm.seconds[k] == pytest.approx(computing + uploading)
     assert pilot.gradient_steps == 4 * 5 * 2 * 4
 
 
+def histories_of(problem, shape, step_sizes, seeds, rounds):
+    configs = [
+        fedpaq.FedPAQConfig(
+            clients_per_round=shape.clients_per_round,
+            local_steps=shape.local_steps,
+            total_steps=rounds * shape.local_steps,
+            batch_size=5,
+            step_size=step_size,
+            seed=seed,
+        )
+        for step_size in step_sizes
+        for seed in seeds
+    ]
+    return fedpaq.sweep(problem, configs, quantizer=shape.quantizer, cost_model=COST)
+
+
 def test_a_pilot_announces_when_its_round_will_be_over(task):
-    """H_8 = 2.718: 4 steps on 5 samples take 20 (0.5 + 2.718 / 2) on average, and uploads follow."""
+    """H_8 = 2.718: 4 steps on 5 samples take 20 (0.5 + 2.718 / 2) on average; float32 uploads are known."""
     pilot = Pilot(task, Shape(4, 8, 0), [0.5], [0])
     computing = 20 * (0.5 + sum(1 / i for i in range(1, 9)) / 2)
-    assert pilot.next_seconds() == pytest.approx(computing)
+    each = len(fedpaq.encode(fedpaq.Identity().quantize(np.ones(6, np.float32), key=fedpaq.Key(seed=0))))
+    uploading = COST.communication_seconds(8 * 8 * each, 6)
+    assert pilot.next_seconds() == pytest.approx(computing + uploading)
     pilot.play()
-    uploading = COST.communication_seconds(8 * pilot.arms[0].upload_bytes[-1], 6)
     assert pilot.arms[0].seconds[-1] == pytest.approx(computing + uploading)
     assert pilot.next_seconds() == pytest.approx(2 * (computing + uploading))
 
 
 def test_an_arm_finishes_when_every_seed_has_been_at_the_target(problem, task):
-    """With the means of the first times, as the histories of separate runs have them."""
-    pilot = Pilot(task, Shape(1, 2, 1), [2.0], [3, 4, 5])
+    """With the first times that the histories of separate runs have."""
+    shape, seeds = Shape(1, 2, 1), [3, 4, 5]
+    pilot = Pilot(task, shape, [2.0], seeds)
     while pilot.arms[0].finish is None:
         pilot.play()
-    config = fedpaq.FedPAQConfig(
-        clients_per_round=2, local_steps=1, total_steps=pilot.round, batch_size=5, step_size=2.0
-    )
-    runs = fedpaq.sweep(
-        problem,
-        [replace(config, seed=seed) for seed in (3, 4, 5)],
-        quantizer=fedpaq.LowPrecision(1),
-        cost_model=COST,
-    )
+    runs = histories_of(problem, shape, [2.0], seeds, rounds=pilot.round)
     first = [next(record for record in run.records if record.loss <= 0.56) for run in runs]
     finish = pilot.arms[0].finish
-    assert finish.rounds == pytest.approx(np.mean([record.round for record in first]))
-    assert finish.upload_bytes == pytest.approx(np.mean([record.payload_bytes for record in first]))
+    assert finish.rounds == tuple(record.round for record in first)
+    assert finish.upload_bytes == tuple(record.payload_bytes for record in first)
+    assert pilot.gradient_steps == 2 * sum(finish.rounds)  # a seed that is there stops
+    assert finish.seconds <= finish.slowest
 
 
-def test_an_arm_that_diverges_drops_out(task):
+def test_an_arm_that_diverges_drops_out(problem):
+    task = Task(problem=problem, target_loss=0.01, cost_model=COST, max_clients=8, batch_size=5)
     pilot = Pilot(task, Shape(4, 2, 0), [0.5, 1e30], [0])
     for _ in range(3):
         pilot.play()
@@ -106,7 +112,7 @@ class Recorded:
 
     def __init__(self, shape, seconds, losses):
         self.shape, self._seconds, self._losses = shape, seconds, losses
-        self.arms = [Arm(shape, eta, [1.0], [0.0], [0.0]) for eta in losses]
+        self.arms = [Arm(shape, eta, [1.0], [0.0]) for eta in losses]
         self.played = 0
 
     @property
@@ -121,20 +127,27 @@ class Recorded:
         for arm in self.alive:
             arm.losses.append(self._losses[arm.step_size](len(arm.losses)))
             arm.seconds.append(arm.seconds[-1] + self._seconds)
-            arm.upload_bytes.append(arm.upload_bytes[-1] + 1.0)
             if arm.loss <= 0.5:
-                arm.finish = Finish(len(arm.losses) - 1, arm.seconds[-1], arm.upload_bytes[-1])
+                arm.finish = Finish((len(arm.losses) - 1,), (1.0,), arm.seconds[-1], arm.seconds[-1])
 
 
 def test_the_first_to_the_target_wins_and_nobody_runs_much_longer():
     quick = Recorded(Shape(1, 1, 1), 1.0, {0.1: lambda k: 1.0 - 0.01 * k})  # 0.5 after 50 s
     strong = Recorded(Shape(5, 1, 1), 10.0, {0.1: lambda k: 1.0 - 0.2 * k})  # 0.4 after 30 s
+    slow = Recorded(Shape(2, 1, 1), 1.0, {0.1: lambda k: 1.0 - 0.001 * k})
     late = Recorded(Shape(50, 1, 1), 100.0, {0.1: lambda k: 0.0})  # there after 100 s
-    finished = race([quick, strong, late], max_steps=10**6)
-    assert [arm.shape for arm in finished] == [strong.shape]
-    assert (finished[0].finish.seconds, finished[0].finish.rounds) == (30.0, 3)
-    assert quick.played == 45  # 30 s and half of that
+    finished = race([quick, strong, slow, late], max_steps=10**6)
+    assert [arm.shape for arm in finished] == [strong.shape, quick.shape]
+    assert (finished[0].finish.seconds, finished[0].finish.rounds) == (30.0, (3,))
+    assert slow.played == 75  # two and a half times 30 s, as only two shapes have finished
     assert late.played == 0
+
+
+def test_a_race_with_enough_finished_shapes_ends_sooner():
+    many = [Recorded(Shape(1, r, 1), 10.0, {0.1: lambda k: 1.0 - 0.2 * k}) for r in range(1, ENOUGH + 1)]
+    slow = Recorded(Shape(2, 1, 1), 1.0, {0.1: lambda k: 1.0 - 0.001 * k})
+    assert len(race([*many, slow], max_steps=10**6)) == ENOUGH
+    assert slow.played == 45  # one and a half times 30 s
 
 
 def test_a_race_that_nobody_can_win_ends():
@@ -161,28 +174,33 @@ def test_ranking_keeps_the_better_half_and_those_without_a_round(count):
     assert waiting.alive
 
 
-def test_finalists_are_distinct_shapes_with_neighbouring_step_sizes():
-    one, two = Shape(1, 2, 1), Shape(5, 2, 1)
-    finished = [
-        Arm(shape, eta, finish=Finish(rounds, 1.0, 1.0))
-        for shape, eta, rounds in ((one, 1.0, 2.7), (one, 2.0, 4), (two, 0.5, 2))
-    ]
-    entrants = finalists(finished)
-    assert [(entrant.shape, entrant.rounds) for entrant in entrants] == [(one, 3), (two, 2)]
-    assert entrants[0].step_sizes == pytest.approx([2**-0.5, 1.0, 2**0.5], rel=1e-3)
-
-
-def test_the_final_goes_on_until_the_runs_are_there(task):
-    """Three rounds are far too few for a step size of 0.02; the final doubles them until they suffice."""
-    choices, spent = run_heat(task, [Finalist(Shape(1, 8, 0), [0.02], 3)], range(6))
-    assert choices[0].rounds > 6
+def test_the_final_tries_neighbouring_step_sizes_of_distinct_shapes(task):
+    one, two = Shape(1, 8, 0), Shape(4, 8, 0)
+    choices, spent = run_final(task, [Arm(one, 0.5), Arm(one, 1.0), Arm(two, 0.5)])
+    assert {choice.shape for choice in choices} <= {one, two}
+    assert {choice.step_size for choice in choices} <= {0.25, 0.3536, 0.5, 0.7071}
     assert choices[0].low <= choices[0].seconds <= choices[0].high
-    assert spent > 6 * 8 * 6
+    assert spent > 0
+
+
+def test_a_heat_drops_what_does_not_get_there_in_time(task):
+    choices, _ = run_heat(task, {Shape(1, 8, 0): [0.5], Shape(1, 4, 0): [1e-4]}, range(4))
+    assert [choice.shape for choice in choices] == [Shape(1, 8, 0)]
+    assert run_heat(task, {}, range(4)) == ([], 0)
+
+
+def test_single_runs_average_to_the_mean_time(task):
+    """2000 runs of 3 rounds with drawn computation times, against the mean, within 5 standard errors."""
+    shape, seeds = Shape(4, 8, 0), range(2000)
+    finish = Finish((3,) * 2000, (100.0,) * 2000, 0.0, 0.0)
+    seconds = single_runs(task, shape, finish, seeds)
+    mean = 3 * expected_computation(COST, shape, batch_size=5) + COST.communication_seconds(800, 6)
+    assert abs(seconds.mean() - mean) < 5 * seconds.std() / math.sqrt(2000)
 
 
 def test_a_plan_recommends_a_run_that_reaches_the_target(problem):
     found = plan(problem, target_loss=0.56, cost_model=COST, batch_size=5, space=SPACE)
-    assert found.pick.seconds <= min(choice.seconds for choice in found.runners_up)
+    assert all(found.pick.seconds <= choice.seconds for choice in found.runners_up)
     assert found.fedavg.seconds >= found.pick.seconds * 0.99
     assert found.qsgd.shape.local_steps == 1 and found.qsgd.shape.clients_per_round == 8
     history = fedpaq.train(problem, found.config(seed=5), quantizer=found.pick.shape.quantizer, cost_model=COST)
@@ -206,7 +224,6 @@ def test_the_pick_follows_the_network(problem):
         for ratio in (0.001, 10_000)
     )
     assert cheap.local_steps <= dear.local_steps == 16
-    assert dear.levels == 1
 
 
 def test_a_picture_is_drawn(problem, tmp_path):
@@ -216,6 +233,18 @@ def test_a_picture_is_drawn(problem, tmp_path):
     assert set(times) == {(1, 1), (1, 0), (4, 1), (4, 0)}
     save_plot(found, times, tmp_path / "plan.png")
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_watched_target_makes_up_for_easy_or_hard_samples(problem):
+    """Twenty samples differ from all 160; where all are at the target, those twenty are at the watched one."""
+    some = Task(problem=problem, target_loss=0.56, cost_model=COST, max_clients=8, watched_samples=20)
+    landscape, start, end = some._descent
+    shares = np.linspace(0.0, 1.0, 2001)
+    values = np.array([landscape.value(start + share * (end - start)) for share in shares])
+    there = start + shares[np.argmax(values <= 0.56)] * (end - start)
+    assert some.watched.evaluate(there).loss == pytest.approx(some.watched_target, abs=2e-3)
+    assert abs(some.watched_target - 0.56) > 0.005  # else there would be nothing to make up for
+    assert Task(problem=problem, target_loss=0.56, cost_model=COST, max_clients=8).watched_target == 0.56
 
 
 def test_expected_computation_is_the_mean_of_the_slowest():

@@ -26,11 +26,12 @@ Float64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Finish:
-    """What it takes an arm to reach the target for the first time, on average over its seeds."""
+    """What it took each seed of an arm to reach the target for the first time; ``seconds`` is the mean."""
 
-    rounds: float
+    rounds: tuple[int, ...]
+    upload_bytes: tuple[float, ...]
     seconds: float
-    upload_bytes: float
+    slowest: float  # seconds of the slowest seed: what a step size that is often unlucky has too much of
 
 
 @dataclass(eq=False)
@@ -41,7 +42,6 @@ class Arm:
     step_size: float
     losses: list[float] = field(default_factory=list)  # entry k after k rounds
     seconds: list[float] = field(default_factory=list)
-    upload_bytes: list[float] = field(default_factory=list)
     finish: Finish | None = None  # once every seed has been at the target
     alive: bool = True
 
@@ -62,19 +62,14 @@ class Pilot:
         self.shape, self._task, self._problem = shape, task, task.problem
         self._executor = choose_executor("auto", task.problem, shape.clients_per_round)
         self._uplink = choose_uplink(shape.quantizer, Mean(), task.problem)
-        self.arms = [Arm(shape, step_size) for step_size in step_sizes]
-        self._configs = [[self._config(arm.step_size, seed) for seed in seeds] for arm in self.arms]
-        self._params = np.tile(
-            self._problem.initial_params, (len(self.arms), len(seeds), 1)
-        )  # (arms, seeds, p)
-        self._bytes = np.zeros((len(self.arms), len(seeds)))
-        self._first = np.full((len(self.arms), len(seeds), 2), np.nan)  # round and bytes at the target
+        size = (len(step_sizes), len(seeds))
+        self._configs = [[self._config(step_size, seed) for seed in seeds] for step_size in step_sizes]
+        self._params = np.tile(self._problem.initial_params, (*size, 1))  # (arms, seeds, p)
+        self._losses = np.full(size, task.initial_loss)
+        self._bytes = np.zeros(size)
+        self._first = np.zeros(size, np.int64)  # the round in which a seed reached the target; 0: not yet
+        self.arms = [Arm(shape, step_size, [task.initial_loss], [0.0]) for step_size in step_sizes]
         self.round, self.gradient_steps = 0, 0
-        first = task.watched.evaluate(self._problem.initial_params).loss
-        for arm in self.arms:
-            arm.losses.append(first)
-            arm.seconds.append(0.0)
-            arm.upload_bytes.append(0.0)
 
     @property
     def alive(self) -> list[Arm]:
@@ -82,16 +77,17 @@ class Pilot:
         return [arm for arm in self.arms if arm.alive]
 
     def next_seconds(self) -> float:
-        """Return when the next round would be over; a first round is taken to upload nothing."""
-        uploaded = max(arm.upload_bytes[-1] for arm in self.alive)
-        rounds = self.round + 1
-        return expected_seconds(self._task, self.shape, rounds, uploaded / max(1, self.round) * rounds)
+        """Return when the next round would be over, if it uploads as much as those before."""
+        running = self._running()
+        played = self._bytes[running].mean() / self.round if self.round else 0.0
+        per_round = played or self.shape.clients_per_round * self._task.upload_bytes(self.shape.levels)
+        return expected_seconds(self._task, self.shape, self.round + 1, per_round * (self.round + 1))
 
     def play(self) -> None:
-        """Play one round of every arm that is alive: lines 2 to 11 of Algorithm 1, as ``sweep`` does."""
-        rows = [row for row, arm in enumerate(self.arms) if arm.alive]
-        configs = [config for row in rows for config in self._configs[row]]
-        params = self._params[rows].reshape(len(configs), -1)  # (runs, p)
+        """Play one round, lines 2 to 11 of Algorithm 1, of every run that is not at the target yet."""
+        running = self._running()
+        configs = [self._configs[row][column] for row, column in np.argwhere(running)]
+        params = self._params[running]  # (runs, p)
         participants = draw_participants(self._problem, configs, self.round)
         inbox = self._uplink.open(len(configs), self._problem.dimension)
         for work in local_work(
@@ -101,30 +97,33 @@ class Pilot:
         mean, payload_bytes = inbox.close()
         params = (params + mean).astype(np.float32)
 
-        self._params[rows] = params.reshape(len(rows), -1, params.shape[1])
-        self._bytes[rows] += payload_bytes.reshape(len(rows), -1)
         self.round += 1
         self.gradient_steps += len(configs) * self.shape.clients_per_round * self.shape.local_steps
-        self._record(rows, params)
+        self._params[running] = params
+        self._bytes[running] += payload_bytes
+        self._losses[running] = self._task.losses(params)
+        self._first[running & (self._losses <= self._task.watched_target)] = self.round
+        for row, arm in enumerate(self.arms):
+            if arm.alive:
+                self._record(row, arm)
 
-    def _record(self, rows: Sequence[int], params: npt.NDArray[np.float32]) -> None:
-        finite = np.isfinite(params).all(axis=1)
-        losses = np.full(len(params), np.inf)
-        losses[finite] = [found.loss for found in self._task.watched.evaluate_batch(params[finite])]
-        for row, own in zip(rows, losses.reshape(len(rows), -1), strict=True):
-            arm, uploaded = self.arms[row], float(self._bytes[row].mean())
-            arm.losses.append(float(own.mean()))
-            arm.seconds.append(expected_seconds(self._task, self.shape, self.round, uploaded))
-            arm.upload_bytes.append(uploaded)
-            arm.alive = bool(np.isfinite(own).all())
-            new = (own <= self._task.target_loss) & np.isnan(self._first[row, :, 0])
-            self._first[row, new, 0] = self.round
-            self._first[row, new, 1] = self._bytes[row, new]
-            if not np.isnan(self._first[row]).any():
-                arm.finish = self._finish(*self._first[row].mean(axis=0).tolist())
+    def _running(self) -> npt.NDArray[np.bool_]:
+        """Return which runs (arms, seeds) are alive and not at the target."""
+        alive = np.array([arm.alive for arm in self.arms])
+        return np.asarray(alive[:, None] & (self._first == 0))
 
-    def _finish(self, rounds: float, upload_bytes: float) -> Finish:
-        return Finish(rounds, expected_seconds(self._task, self.shape, rounds, upload_bytes), upload_bytes)
+    def _record(self, row: int, arm: Arm) -> None:
+        arm.losses.append(float(self._losses[row].mean()))
+        arm.seconds.append(expected_seconds(self._task, self.shape, self.round, float(self._bytes[row].max())))
+        arm.alive = bool(np.isfinite(self._losses[row]).all())
+        if self._first[row].all():
+            rounds, uploaded = self._first[row], self._bytes[row]
+            arm.finish = Finish(
+                tuple(rounds.tolist()),
+                tuple(uploaded.tolist()),
+                expected_seconds(self._task, self.shape, float(rounds.mean()), float(uploaded.mean())),
+                expected_seconds(self._task, self.shape, float(rounds.max()), float(uploaded.max())),
+            )
 
     def _config(self, step_size: float, seed: int) -> FedPAQConfig:
         return FedPAQConfig(

@@ -84,7 +84,7 @@ def draw_map(panel: Any, plan: Plan, times: TimeMap) -> Any:
 def draw_front(panel: Any, plan: Plan) -> None:
     """Draw every candidate that reached the target in the race, and the front of time against upload."""
     finishes = [arm.finish for arm in plan.finished if arm.finish is not None]
-    points = [(finish.seconds, finish.upload_bytes) for finish in finishes]
+    points = [(finish.seconds, float(np.mean(finish.upload_bytes))) for finish in finishes]
     points += [(choice.seconds, choice.upload_bytes) for choice in (plan.pick, *plan.runners_up)]
     panel.scatter(*zip(*points, strict=True), s=14, alpha=0.5, label="reached the target")
     panel.plot(*zip(*pareto_front(points), strict=True), "o-", color="tab:red", label="front")

@@ -18,7 +18,9 @@ from fedpaq.planner.search_space import Shape
 KEEP = 0.5  # share of the candidates that stays at each ranking
 GROWTH = 1.5  # of the time between rankings
 FEWEST = 12  # candidates kept by a ranking, at least
-MARGIN = 0.5  # how much longer than the winner the others may go on
+MARGIN = 1.5  # the race goes on to this many times the winner's time,
+MOST = 2.5  # or to this many while fewer than ENOUGH shapes have finished: a winner may have been lucky
+ENOUGH = 8
 
 
 class Racer(Protocol):
@@ -45,17 +47,17 @@ def race(
     max_seconds: float = math.inf,
     progress: Callable[[float], None] | None = None,
 ) -> list[Arm]:
-    """Return the arms that finished, fastest first.
+    """Return the arms whose seeds all finished, fastest first.
 
     A pilot is given up after ``max_steps`` local steps, the race after ``max_seconds``; ``progress`` is
     told the modelled seconds.
     """
-    finished: list[tuple[float, Arm]] = []
+    finished: list[tuple[float, Arm]] = []  # by the slowest seed, which hides luck least
     ranking_at = 2 * min(pilot.next_seconds() for pilot in pilots)
     while running := [pilot for pilot in pilots if pilot.alive and _steps(pilot) < max_steps]:
         pilot = min(running, key=lambda racer: racer.next_seconds())
         now = pilot.next_seconds()
-        if now > max_seconds:
+        if now > min(max_seconds, _end(finished)):
             break
         if now > ranking_at:
             rank(pilots, ranking_at)
@@ -65,8 +67,7 @@ def race(
         for arm in pilot.alive:
             if arm.finish is not None:
                 arm.alive = False
-                finished.append((arm.finish.seconds, arm))
-                max_seconds = min(max_seconds, (1 + MARGIN) * arm.finish.seconds)
+                finished.append((arm.finish.slowest, arm))
         if progress is not None:
             progress(now)
     return [arm for _, arm in sorted(finished, key=lambda pair: pair[0])]
@@ -79,6 +80,14 @@ def rank(pilots: Sequence[Racer], seconds: float) -> None:
     for arm in arms[kept:]:
         if len(arm.seconds) > 1 and arm.seconds[1] <= seconds:
             arm.alive = False
+
+
+def _end(finished: Sequence[tuple[float, Arm]]) -> float:
+    """Return until when the race goes on."""
+    if not finished:
+        return math.inf
+    enough = len({arm.shape for _, arm in finished}) >= ENOUGH
+    return (MARGIN if enough else MOST) * min(seconds for seconds, _ in finished)
 
 
 def _steps(pilot: Racer) -> int:

@@ -1,7 +1,7 @@
 """plan: the fastest FedPAQ for a problem on a network, found by racing pilots and checked in a final.
 
 1. The target must be reachable: a descent on all samples has to get below it.
-2. The race (``planner.race``): every shape and step size, on five seeds, the loss watched on some samples.
+2. The race (``planner.race``): every shape and step size, on four seeds, the loss watched on some samples.
 3. The final (``planner.final``): the fastest shapes with neighbouring step sizes, on fresh seeds and
    all samples. The pick has the least mean time.
 4. FedAvg (no quantizer) and QSGD (one local step, all clients, quantized), each tuned for itself.
@@ -17,14 +17,14 @@ from typing import Any
 from fedpaq.config import FedPAQConfig
 from fedpaq.cost_model import CostModel
 from fedpaq.errors import ConfigError
-from fedpaq.planner.final import Choice, finalists, run_final
+from fedpaq.planner.final import Choice, run_final
 from fedpaq.planner.pilot import Arm, Pilot
 from fedpaq.planner.race import race
 from fedpaq.planner.search_space import SearchSpace, Shape
 from fedpaq.planner.task import Task
 from fedpaq.problems import Problem
 
-RACE_SEEDS = range(5)
+RACE_SEEDS = range(4)
 BASELINE_LIMIT = 100.0  # times the pick's seconds, after which a baseline is called slower than that
 
 Progress = Callable[[str, float], None]  # stage, modelled seconds so far
@@ -101,7 +101,7 @@ def plan(
     task.require_reachable()
     space = space or task.default_space()
     finished, spent = run_race(task, space.shapes(), space.step_sizes, "race", progress)
-    choices, more = run_final(task, finalists(finished))
+    choices, more = run_final(task, finished)
     if not choices:
         raise ConfigError(
             f"target_loss={target_loss} was not reached by any candidate within max_steps={max_steps} "
@@ -152,7 +152,7 @@ def _baselines(
         finished, _ = run_race(
             task, shapes, space.step_sizes, name, progress, max_seconds=BASELINE_LIMIT * pick_seconds
         )
-        choices, _ = run_final(task, finalists(finished)[:1])
+        choices, _ = run_final(task, finished[:1])
         if choices:
             found[name] = choices[0]
     return found

@@ -6,17 +6,21 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
-from fedpaq.config import require_int, require_positive
+from fedpaq.algorithm import sweep
+from fedpaq.config import FedPAQConfig, require_int, require_positive
 from fedpaq.cost_model import CostModel
 from fedpaq.errors import ConfigError
 from fedpaq.planner.search_space import LEVELS, LOCAL_STEPS, STEP_SIZES, SearchSpace, default_cohorts
 from fedpaq.problems import Problem, iid
+from fedpaq.quantizers import Identity, LowPrecision
 from fedpaq.randomness import Key, Purpose, permutation
 from fedpaq.theory.estimators import descend, largest_curvature
 from fedpaq.theory.landscape import Landscape
 
-WATCHED = 1000  # samples
+Float64 = npt.NDArray[np.float64]
+WATCHED = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +33,7 @@ class Task:
     max_clients: int
     batch_size: int | None = 10
     max_steps: int = 2000
+    watched_samples: int | None = WATCHED  # None: all
 
     def __post_init__(self) -> None:
         require_positive("target_loss", self.target_loss)
@@ -52,7 +57,9 @@ class Task:
         """The same problem on some of its samples: looking at all after every round costs too much."""
         problem = self.problem
         held = np.unique(problem.partition.indices)
-        chosen = held[np.sort(permutation(Purpose.CHECK, Key(seed=0), len(held))[:WATCHED])]
+        if self.watched_samples is None or self.watched_samples >= len(held):
+            return problem
+        chosen = held[np.sort(permutation(Purpose.CHECK, Key(seed=0), len(held))[: self.watched_samples])]
         return Problem(
             model=problem.model,
             loss=problem.loss,
@@ -62,6 +69,34 @@ class Task:
             regularization=problem.regularization,
             name=problem.name,
         )
+
+    @cached_property
+    def initial_loss(self) -> float:
+        """f(x_0) on the watched samples."""
+        return self.watched.evaluate(self.problem.initial_params).loss
+
+    def losses(self, params: npt.NDArray[np.float32]) -> Float64:
+        """Return the watched loss of each row of ``params`` (runs, p), infinite where it is not finite."""
+        losses = np.full(len(params), np.inf)
+        finite = np.isfinite(params).all(axis=1)
+        if finite.any():
+            losses[finite] = [found.loss for found in self.watched.evaluate_batch(params[finite])]
+        return np.where(np.isfinite(losses), losses, np.inf)
+
+    def upload_bytes(self, levels: int) -> int:
+        """Return the payload of one client after one step from x_0: about what any upload takes."""
+        if levels not in self._upload_bytes:
+            config = FedPAQConfig(
+                clients_per_round=1, local_steps=1, total_steps=1, batch_size=self.batch_size, step_size=1e-3
+            )
+            quantizer = LowPrecision(levels) if levels else Identity()
+            (history,) = sweep(self.problem, [config], quantizer=quantizer, evaluate_every=0)
+            self._upload_bytes[levels] = history.final.payload_bytes
+        return self._upload_bytes[levels]
+
+    @cached_property
+    def _upload_bytes(self) -> dict[int, int]:
+        return {}
 
     def default_space(self) -> SearchSpace:
         """Return the default choices; step sizes are multiples of one over the curvature at the start."""
@@ -76,16 +111,38 @@ class Task:
 
     def require_reachable(self) -> None:
         """Raise ConfigError if training starts below the target, or a descent does not get there."""
-        landscape = Landscape(self.problem)
-        start = np.asarray(self.problem.initial_params, np.float64)
-        first = landscape.value(start)
+        landscape, start, end = self._descent
+        first, least = landscape.value(start), landscape.value(end)
         if first <= self.target_loss:
             raise ConfigError(
                 f"target_loss={self.target_loss} is not below the loss before training, {first:.4g}; aim lower"
             )
-        least = landscape.value(descend(landscape, start, enough=self.target_loss))
         if least > self.target_loss:
             raise ConfigError(
                 f"target_loss={self.target_loss} is below {least:.4g}, the least training loss that a descent "
                 "on all samples finds; aim higher, or lower the regularization"
             )
+
+    @cached_property
+    def watched_target(self) -> float:
+        """The watched loss where the loss on all samples is the target, on the line of a descent.
+
+        A thousand samples may be easier or harder than all of them by more than candidates differ.
+        """
+        if self.watched is self.problem:
+            return self.target_loss
+        landscape, start, end = self._descent
+        low, high = 0.0, 1.0  # above the target at low, below at high
+        for _ in range(10):
+            middle = 0.5 * (low + high)
+            above = landscape.value(start + middle * (end - start)) > self.target_loss
+            low, high = (middle, high) if above else (low, middle)
+        there = start + high * (end - start)
+        return self.target_loss + self.watched.evaluate(there).loss - landscape.value(there)
+
+    @cached_property
+    def _descent(self) -> tuple[Landscape, Float64, Float64]:
+        """The loss on all samples, x_0, and where a descent first is at the target (or ends)."""
+        landscape = Landscape(self.problem)
+        start = np.asarray(self.problem.initial_params, np.float64)
+        return landscape, start, descend(landscape, start, enough=self.target_loss)
