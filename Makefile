@@ -2,6 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PIP := --quiet --disable-pip-version-check --no-compile  # Python compiles what is used, when it is used
 
 .PHONY: help demo test check bench docs deploy-demo clean
 help:  ## show this list
@@ -10,15 +11,15 @@ help:  ## show this list
 $(READY): pyproject.toml constraints.txt
 	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (about a minute) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,flower]'
+	@$(BIN)/python -m pip install $(PIP) -c constraints.txt torch
+	@$(BIN)/python -m pip install $(PIP) -c constraints.txt -e '.[dev,flower]'
 	@touch $@
 
 demo: $(READY)  ## the paper's first figure, run and judged, from the bundled data
 	@$(BIN)/fedpaq reproduce mnist
 
 test: $(READY)  ## every test
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -q
+	@$(BIN)/python -m pytest -n 3 --dist loadfile -q
 
 check: $(READY)  ## format, lint, types, audit of what is installed, tests
 	@$(BIN)/ruff format --check .
@@ -34,7 +35,7 @@ deploy-demo: $(READY)  ## a real Flower deployment on loopback: TLS, node authen
 	@$(BIN)/python -m fedpaq.flower examples/flower-mnist --supernodes 4 --tls --folder fedpaq-runs/deploy-demo
 
 docs: $(READY)  ## build the documentation site into site/
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@$(BIN)/python -m pip install $(PIP) -c constraints.txt -e '.[docs]'
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "open site/index.html"
 
 clean:  ## remove the environment and build products

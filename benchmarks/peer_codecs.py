@@ -5,8 +5,9 @@ python benchmarks/peer_codecs.py [--repeats 7] [--dimension 1000000]
 Each peer's algorithm is written again here in a few lines, in the array library that its own code uses, with
 the parameters its authors publish: an update goes in, what would be sent comes out, and back to an estimate.
 Every codec must first prove unbiased. One thread each, in processor time (a busy machine would flatter the
-shortest); fedpaq's time includes quantizing. Exits 1 unless fedpaq is smaller than each of them and encodes
-several times as fast; the aim of ten times is reported.
+shortest); fedpaq's time includes quantizing, which the peers do in the same step, and is given without it too.
+Exits 1 unless fedpaq is smaller than each of them and encodes several times as fast; the aim of ten times is
+reported.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import fedpaq
 from measurement import write
 
 Update = np.ndarray
+ENCODE_ONLY = "fedpaq s=4, encode alone"
 LEAST_SPEEDUP = 4  # below this something is broken, however busy the machine
 
 
@@ -47,6 +49,16 @@ def fedpaq_codec(levels: int) -> Codec:
     quantizer = fedpaq.LowPrecision(levels=levels)
     return Codec(
         lambda update, seed: fedpaq.encode(quantizer.quantize(update, key=fedpaq.Key(seed=seed))),
+        lambda payload: fedpaq.decode(payload).dequantize(),
+        lambda payload: 8 * len(payload),
+    )
+
+
+def fedpaq_encode_only(levels: int, update: Update) -> Codec:
+    """fedpaq's lossless half alone, on a message quantized before: what the entropy coding costs."""
+    message = fedpaq.LowPrecision(levels=levels).quantize(update, key=fedpaq.Key(seed=0))
+    return Codec(
+        lambda _, seed: fedpaq.encode(message),
         lambda payload: fedpaq.decode(payload).dequantize(),
         lambda payload: 8 * len(payload),
     )
@@ -248,6 +260,7 @@ def main() -> None:
     }
     scores = {name: check_unbiased(name, codec) for name, codec in codecs.items()}
     update = np.random.default_rng(0).standard_normal(arguments.dimension).astype(np.float32)
+    codecs[ENCODE_ONLY], scores[ENCODE_ONLY] = fedpaq_encode_only(4, update), scores["fedpaq s=4"]
     inputs = {name: update[: codec.largest] for name, codec in codecs.items()}
     sent = {name: codec.encode(inputs[name], 0) for name, codec in codecs.items()}
     encode = processor_seconds(
@@ -280,12 +293,22 @@ def report(rows: dict[str, dict[str, float]], dimension: int) -> None:
             f"{row['encode_million_coordinates_a_second']:8.2f} decode "
             f"{row['decode_million_coordinates_a_second']:8.2f} Mcoord/s  fedpaq is {speed:6.1f} x as fast"
         )
+    alone = rows.pop(ENCODE_ONLY)
     peers = [row for row in rows.values() if row is not ours]
     smaller = all(ours["bits_per_coordinate"] < row["bits_per_coordinate"] for row in peers)
     least = min(row["encode_speedup_of_fedpaq"] for row in peers)
-    results = {"smaller_than_each": smaller, "least_encode_speedup": least, "aim": 10}
+    ahead = least * alone["encode_million_coordinates_a_second"] / ours["encode_million_coordinates_a_second"]
+    results = {
+        "smaller_than_each": smaller,
+        "least_encode_speedup": least,
+        "least_encode_speedup_of_the_lossless_step_alone": ahead,
+        "aim": 10,
+    }
     path = write("peer_codecs", {"dimension": dimension, "codecs": rows, **results})
-    print(f"smaller than each: {smaller}; at least {least:.1f} x as fast (aim: 10); wrote {path.name}")
+    print(
+        f"smaller than each: {smaller}; {least:.1f} x as fast or more (aim: 10); {ahead:.1f} x encoding alone"
+    )
+    print(f"wrote {path.name}")
     raise SystemExit(0 if smaller and least >= LEAST_SPEEDUP else 1)
 
 

@@ -10,6 +10,7 @@ once. fedpaq quantizes (s=1), encodes every upload and averages; the other loops
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 from typing import Any
 
@@ -37,6 +38,7 @@ JOBS: dict[str, dict[str, Any]] = {
 }
 
 
+@functools.cache
 def setting(name: str) -> tuple[fedpaq.Problem, fedpaq.FedPAQConfig]:
     """Return a job's problem and config."""
     job = JOBS[name]
@@ -135,15 +137,14 @@ def _delta(outputs: np.ndarray, targets: np.ndarray, loss: str) -> np.ndarray:
     return delta / np.float32(len(outputs))
 
 
-def hand_written_jax(problem: fedpaq.Problem, config: fedpaq.FedPAQConfig, rounds: list[Any]) -> Any:
-    """One jitted round: vmap over clients, scan over steps. Returns the function to time."""
+def jax_objective(problem: fedpaq.Problem) -> Any:
+    """Return the regularised loss of flat params on a minibatch, for JAX."""
     import jax
     import jax.numpy as jnp
 
     network = problem.dense_network
     assert network is not None
     shapes = list(zip(network.widths[1:], network.widths[:-1], strict=True))
-    inputs, targets = jnp.asarray(problem.inputs.numpy()), jnp.asarray(problem.targets.numpy())
 
     def objective(flat: Any, x: Any, y: Any) -> Any:
         start = 0
@@ -158,6 +159,17 @@ def hand_written_jax(problem: fedpaq.Problem, config: fedpaq.FedPAQConfig, round
         else:
             value = -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(x), y[:, None], 1))
         return value + 0.5 * problem.regularization * jnp.sum(flat**2)
+
+    return objective
+
+
+def hand_written_jax(problem: fedpaq.Problem, config: fedpaq.FedPAQConfig, rounds: list[Any]) -> Any:
+    """One jitted round: vmap over clients, scan over steps. Returns the function to time."""
+    import jax
+    import jax.numpy as jnp
+
+    objective = jax_objective(problem)
+    inputs, targets = jnp.asarray(problem.inputs.numpy()), jnp.asarray(problem.targets.numpy())
 
     def client(params: Any, samples: Any, eta: Any) -> Any:
         def step(flat: Any, index: Any) -> Any:

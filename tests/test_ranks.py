@@ -27,7 +27,8 @@ SECONDS = 240  # far beyond what a busy machine needs
 
 def environment(**variables):
     paths = [str(JOB.parent), str(Path(fedpaq.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths), **variables}
+    settings = {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    return {**os.environ, **settings, **variables}
 
 
 def torchrun(size, *arguments):

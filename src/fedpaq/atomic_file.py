@@ -43,7 +43,7 @@ def remove_partials(path: StrPath) -> None:
 
 def write_beside(target: Path, chunks: Iterable[Any]) -> Path:
     """Write and fsync a new file next to ``target``; on failure it is removed again."""
-    partial = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    partial = _beside(target)
     try:
         # O_EXCL: never write through a link someone else has put there.
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
@@ -56,6 +56,27 @@ def write_beside(target: Path, chunks: Iterable[Any]) -> Path:
         partial.unlink(missing_ok=True)
         raise
     return partial
+
+
+def keep(target: Path, name: Path) -> None:
+    """Give the file a second name, replacing what had it; ``target`` itself never goes missing.
+
+    Where the disk knows no second names the file is moved, and a crash right then leaves only ``name``.
+    """
+    link = _beside(target)
+    try:
+        os.link(target, link)
+    except OSError:
+        target.replace(name)
+        return
+    try:
+        link.replace(name)
+    finally:
+        link.unlink(missing_ok=True)  # still there where both were one file already
+
+
+def _beside(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
 
 
 def sync_folder(folder: Path) -> None:

@@ -6,8 +6,8 @@
     SHA-256 of everything before it                                   32 bytes
 
 A file is written beside its target, flushed to the disk and renamed over it; the one it replaces
-stays as ``<name>.previous``. Nothing is pickled, and no size in a file is believed before it has
-been held against the length of the file.
+stays as ``<name>.previous``, and there is no moment without a checkpoint of its own name. Nothing is
+pickled, and no size in a file is believed before it has been held against the length of the file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpaq import strict_json
-from fedpaq.atomic_file import StrPath, sync_folder, write_beside
+from fedpaq.atomic_file import StrPath, keep, sync_folder, write_beside
 from fedpaq.atomic_file import atomic_write as atomic_write
 from fedpaq.errors import CheckpointError
 
@@ -60,7 +60,7 @@ def save(path: StrPath, header: Mapping[str, Any], arrays: Mapping[str, npt.NDAr
         partial = write_beside(target, [*chunks, digest.digest()])
         try:
             if target.exists():
-                target.replace(previous(target))
+                keep(target, previous(target))
             partial.replace(target)
         finally:
             partial.unlink(missing_ok=True)

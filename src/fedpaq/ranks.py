@@ -131,6 +131,8 @@ def join(device: str = "cpu", timeout_seconds: float = TIMEOUT_SECONDS) -> Itera
     ranks = _start(device, timedelta(seconds=timeout_seconds))
     try:
         yield ranks
+        with suppress(RuntimeError):
+            dist.barrier()  # nobody hangs up while another still listens
     except Exception:
         if not ranks.speaks():
             raise SystemExit(2) from None

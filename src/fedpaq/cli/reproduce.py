@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as json_module
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,7 @@ def reproduce(
         Path | None, typer.Option(envvar="FEDPAQ_DATA", help="Folder with dataset files.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the verdicts.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON, not as a table.")] = False,
 ) -> None:
     """Run the figures of the paper on the real data and judge its claims.
 
@@ -48,12 +50,17 @@ def reproduce(
     chosen = choose(figures or ["mnist"])
     folder = Output(output)
     output.mkdir(parents=True, exist_ok=True)
-    missing = _run_all(chosen, folder, data_dir, quiet)
+    missing = _run_all(chosen, folder, data_dir, quiet or json)
     for problem in missing:
         typer.echo(f"fedpaq: error: {problem}", err=True)
     if len(missing) < len(chosen):
-        _print([entry for entry in folder.save_summary() if entry["figure"] in {f.name for f in chosen}])
-        typer.echo(f"report: {folder.report}")
+        names = {figure.name for figure in chosen}
+        verdicts = [entry for entry in folder.save_summary() if entry["figure"] in names]
+        if json:
+            typer.echo(json_module.dumps({"report": str(folder.report), "verdicts": verdicts}, indent=1))
+        else:
+            _print(verdicts)
+            typer.echo(f"report: {folder.report}")
     if missing:
         raise typer.Exit(2)
 

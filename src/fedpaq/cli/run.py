@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,7 @@ from fedpaq.errors import ConfigError
 if TYPE_CHECKING:
     from fedpaq.history import History
     from fedpaq.ranks import Ranks
+    from fedpaq.round_log import RoundLog
     from fedpaq.saved_run import Checkpoint
 
 
@@ -72,6 +74,10 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from --checkpoint if it is there.")
     ] = False,
+    log: Annotated[
+        Path | None,
+        typer.Option(help="Write every round to FILE.csv, FILE.jsonl or a TensorBoard FOLDER as it ends."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Train with FedPAQ and show what it cost.
@@ -90,6 +96,7 @@ def run(
     from fedpaq import CostModel, FedPAQConfig, Identity, LowPrecision, problems
     from fedpaq.aggregation import find_aggregation
     from fedpaq.ranks import join
+    from fedpaq.round_log import open_log
 
     if output is not None and not output.absolute().parent.is_dir():  # told now, not after hours of training
         raise ConfigError(f"output={str(output)!r} is in no folder that exists; make it first")
@@ -125,10 +132,14 @@ def run(
     }
     files = {name: _checkpoint(name, checkpoint, checkpoint_every, resume, levels) for name in methods}
     advice = "" if checkpoint is None else "continue with the same command and --resume"
-    with join(device) as ranks, orderly_end(advice, ranks.speaks):
+    with (
+        join(device) as ranks,
+        orderly_end(advice, ranks.speaks),
+        nullcontext() if log is None or not ranks.is_first else open_log(log, resume=resume) as rounds,
+    ):
         options["ranks"] = ranks
         histories = {
-            name: _train(name, task, config, method, {**options, "checkpoint": files[name]}, json)
+            name: _train(name, task, config, method, {**options, "checkpoint": files[name]}, json, rounds)
             for name, method in methods.items()
         }
     if not ranks.is_first:
@@ -141,7 +152,7 @@ def run(
             json_module.dumps({name: _summary(history) for name, history in histories.items()}, indent=1)
         )
     else:
-        _print(histories, unit="gradient times" if bandwidth is None else "")
+        _print(histories, in_seconds=bandwidth is not None)
         if ranks.size > 1:
             _print_traffic(ranks, histories)
 
@@ -158,7 +169,15 @@ def _checkpoint(name: str, path: Path | None, every: int, resume: bool, levels: 
     return Checkpoint(own, every=every, resume=resume)
 
 
-def _train(name: str, task: Any, config: Any, quantizer: Any, options: dict[str, Any], quiet: bool) -> History:
+def _train(
+    name: str,
+    task: Any,
+    config: Any,
+    quantizer: Any,
+    options: dict[str, Any],
+    quiet: bool,
+    rounds: RoundLog | None,
+) -> History:
     from fedpaq import train
 
     with progress_bar(quiet or not options["ranks"].is_first) as bar:
@@ -167,6 +186,8 @@ def _train(name: str, task: Any, config: Any, quantizer: Any, options: dict[str,
         def show(record: Any, _: Any) -> None:
             note = "" if record.loss is None else f"loss {record.loss:.4f}"
             bar.update(job, completed=record.round, note=note)
+            if rounds is not None:
+                rounds.add(name, record)
 
         return train(task, config, quantizer=quantizer, callback=show, **options)
 
@@ -188,7 +209,7 @@ def _summary(history: History) -> dict[str, Any]:
     }
 
 
-def _print(histories: dict[str, History], unit: str) -> None:
+def _print(histories: dict[str, History], in_seconds: bool) -> None:
     first = next(iter(histories.values()))
     r = first.config["clients_per_round"]
     console = Console()
@@ -196,9 +217,10 @@ def _print(histories: dict[str, History], unit: str) -> None:
         title=f"{first.problem}: p={first.dimension}, n={first.num_clients}, r={r}, "
         f"tau={first.config['local_steps']}, T={first.config['total_steps']}, "
         f"eta={first.config['step_size']:g}",
-        caption=f"executor: {first.executor}; modelled time = upload bits / bandwidth + slowest client",
+        caption=f"executor: {first.executor}; modelled time: uploads + slowest client"
+        + ("" if in_seconds else ", in gradients"),
     )
-    for column in ("", "loss", "accuracy", "per upload", "uploaded", "modelled time"):
+    for column in ("", "loss", "accuracy", "per upload", "uploaded", "time"):
         table.add_column(column, justify="left" if not column else "right")
     for name, history in histories.items():
         final = history.final
@@ -209,7 +231,7 @@ def _print(histories: dict[str, History], unit: str) -> None:
             "-" if final.accuracy is None else f"{final.accuracy:.1%}",
             format_bytes(per_upload),
             format_bytes(final.payload_bytes),
-            f"{final.seconds:,.0f} {unit}" if unit else format_seconds(final.seconds),
+            format_seconds(final.seconds) if in_seconds else f"{final.seconds:,.0f}",
         )
     console.print(table)
     if len(histories) == 2:
