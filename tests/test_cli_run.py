@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fedpaq
-from fedpaq.cli import app
+from fedpaq.cli import app, main
 
 QUICK = ["run", "mnist-logistic", "--total-steps", "10", "--clients-per-round", "5"]
 
@@ -57,17 +57,25 @@ def test_help_teaches_the_method():
         (["run", "mnist-logistic", "--step-size", "1e30"], "lower step_size"),
     ],
 )
-def test_errors_are_one_line_and_exit_code_2(arguments, complaint):
-    result = fedpaq_command(*arguments)
-    assert result.returncode == 2
-    lines = [line for line in result.stderr.splitlines() if "preparing" not in line]
+def test_errors_are_one_line_and_exit_code_2(arguments, complaint, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["fedpaq", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if "preparing" not in line]
     assert len(lines) == 1 and lines[0].startswith("fedpaq: error: ")
     assert complaint in lines[0]
 
 
+def test_an_error_ends_the_process_with_one_line_and_code_2():
+    result = fedpaq_command("run", "mnist-logistc")
+    assert result.returncode == 2 and result.stdout == ""
+    assert result.stderr.startswith("fedpaq: error: ") and result.stderr.count("\n") == 1
+
+
 def test_debug_shows_the_traceback():
     result = fedpaq_command("--debug", "run", "mnist-logistc")
-    assert "Traceback" in result.stderr
+    assert "Traceback" in result.stderr and "ConfigError" in result.stderr
 
 
 def test_a_bandwidth_gives_times_in_human_units():

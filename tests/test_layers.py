@@ -17,7 +17,7 @@ LAYERS = [
     {"config", "randomness", "compiled", "cuda", "devices", "ranks", "atomic_file", "strict_json"},
     {"problems", "quantizers"},
     {"codec", "clients", "theory", "cost_model", "aggregation"},
-    {"history", "checkpoint", "run_lock", "saved_run", "fingerprint", "meter", "uplink"},
+    {"history", "checkpoint", "run_lock", "saved_run", "fingerprint", "meter", "uplink", "round_log"},
     {"algorithm"},
     {"experiments", "verification", "planner", "flower"},
     {"cli", "__main__"},

@@ -153,6 +153,8 @@ class Problem:
 
     def evaluate(self, params: Any) -> Evaluation:
         """Return training loss over every sample a client holds, and accuracy for label targets."""
+        if not isinstance(params, Tensor):
+            params = np.array(params, np.float32)  # its own copy: torch warns of arrays that cannot be written
         flat = torch.as_tensor(params, dtype=torch.float32, device=self.inputs.device)
         if flat.shape != (self.dimension,):
             raise ConfigError(
