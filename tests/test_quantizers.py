@@ -14,6 +14,7 @@ from fedpaq import Identity, Key, LowPrecision, compiled
 from fedpaq.errors import ConfigError, NonFiniteUpdateError
 from fedpaq.quantizers import QuantizedMessage, check_quantizer
 from fedpaq.quantizers.low_precision import quantize_numpy, sum_of_squares_numpy
+from fedpaq.randomness import Purpose, words_numpy
 
 
 @pytest.mark.parametrize(("dimension", "levels"), [(1, 1), (5, 1), (785, 1), (785, 10), (92027, 5)])
@@ -231,3 +232,36 @@ def test_without_numba_the_twin_does_the_work(monkeypatch, rng):
     fast = list(LowPrecision(2).quantize_batch(x, keys))
     monkeypatch.setattr(compiled, "load", lambda name: None)
     assert list(LowPrecision(2).quantize_batch(x, keys)) == fast
+
+
+@pytest.mark.parametrize("trial", range(24))
+def test_the_kernel_equals_its_twin_at_any_scale_density_and_bucket(trial):
+    """Where levels are rare the kernel skips spans by an estimate in single precision; it must miss none."""
+    rng = np.random.default_rng(trial)
+    dimension, levels = int(rng.integers(1, 40_000)), int(rng.choice([1, 1, 2, 4, 64]))
+    bucket_size = None if trial % 2 else int(rng.integers(1, dimension + 1))
+    update = rng.standard_normal(dimension) * 10.0 ** rng.integers(-44, 34)
+    update[rng.random(dimension) < rng.choice([0.0, 0.9])] = 0.0
+    key = Key(seed=trial, round=3, client=4)
+    message = LowPrecision(levels, bucket_size).quantize(update.astype(np.float32), key=key)
+    assert message == quantize_numpy(update.astype(np.float32), key, levels, bucket_size)
+
+
+def test_a_coordinate_just_at_its_threshold_is_not_skipped():
+    """Values for which |x| s / norm + u comes within a few units in the last place of one."""
+    key, dimension = Key(seed=8), 8192
+    dither = words_numpy(Purpose.DITHER, key, 0, dimension).astype(np.float64) * 2.0**-32
+    near = 1 + np.flatnonzero(dither[1:] > 0.99)
+    update = np.zeros(dimension, np.float32)
+    update[0] = 1.0
+    for _ in range(3):  # the norm depends, a little, on what is chosen by it
+        norm = np.float32(np.sqrt(sum_of_squares_numpy(update)))
+        update[near] = (1.0 - dither[near]) * float(norm)
+    counts = []
+    for ulps in range(-4, 5):
+        moved = update.copy()
+        moved[near] += ulps * np.spacing(update[near])
+        message = LowPrecision(1).quantize(moved, key=key)
+        assert message == quantize_numpy(moved, key, 1, None)
+        counts.append(np.count_nonzero(message.signed_levels[near]))
+    assert counts == sorted(counts) and counts[0] < len(near) / 4 and counts[-1] > len(near) * 3 / 4

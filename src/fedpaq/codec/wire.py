@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedpaq import compiled
 from fedpaq.codec import block_code, gap_code
 from fedpaq.codec.frame import (
     BLOCK,
@@ -145,7 +144,7 @@ def _encode_rows(
         return []
     rows, norms = _checked(rows, norms, levels, bucket_size)
     dimension = rows.shape[1]
-    counts = np.array([_count_nonzeros(row) for row in rows], np.int64)
+    counts = gap_code.count(rows)
     in_blocks = suits_blocks(counts, dimension)
     width = bucket_size or dimension
     sparse = rows[~in_blocks] if in_blocks.any() else rows
@@ -189,11 +188,6 @@ def _checked(
 def _stack(rows: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     """Return rows as one array, without a copy where there is one row."""
     return rows[0][None, :] if len(rows) == 1 else np.stack(rows)
-
-
-def _count_nonzeros(row: npt.NDArray[Any]) -> int:
-    kernels = compiled.load("gap_code")
-    return int(np.count_nonzero(row)) if kernels is None else int(kernels.count_row(row))
 
 
 def _expected_header(payload: Any, dimension: int | None) -> Header:

@@ -6,10 +6,12 @@ import numpy as np
 from numba import njit, prange
 
 from fedpaq.compiled.philox import GROUP, fill_group
+from fedpaq.compiled.zero_runs import aligned_words, any_of_eight
 
 DITHER = 3  # Purpose.DITHER
 CHUNK = 65_536
 LANES = 256
+SPAN = np.uint64(32)
 
 
 @njit
@@ -43,14 +45,47 @@ def sum_of_squares(vector, lanes):
     return total
 
 
-@njit
-def round_to_levels(values, scale, levels, dither, out):
-    """Write floor(|x| * scale + u) with the sign of x for the coordinates of one group."""
-    for i in range(values.size):
-        value = values[i]
-        level = np.int32(abs(np.float64(value)) * scale + np.float64(dither[i]) * 2.0**-32)
+# Indices are unsigned below: numba wraps negative ones around, a test in every step that keeps the
+# compiler from working on many coordinates at once.
+
+
+@njit(inline="always")
+def round_to_levels(row, start, count, scale, levels, dither, at, out):
+    """Write floor(|x| * scale + u) with the sign of x for coordinates start.. and draws at.. of a group."""
+    for i in range(count):
+        value = row[start + i]
+        level = np.int32(abs(np.float64(value)) * scale + np.float64(dither[at + i]) * 2.0**-32)
         level = min(level, levels)
-        out[i] = -level if value < 0 else level
+        out[start + i] = -level if value < 0 else level
+
+
+@njit(inline="always")
+def may_round_up(row, start, scale, dither, at):
+    """Tell whether any of SPAN coordinates may have a level: |x| * scale + u >= 1, in single precision.
+
+    ``scale`` is a 1e-5th too large and the limit as much too low, far beyond what rounding can lose.
+    """
+    some = np.int32(0)
+    for i in range(SPAN):
+        reached = abs(row[start + i]) * scale + np.float32(dither[at + i]) * np.float32(2.0**-32)
+        some |= np.int32(reached >= np.float32(1.0 - 1e-5))
+    return some != 0
+
+
+@njit
+def round_group(row, start, stop, scale, levels, sparse, dither, at, out):
+    """Round coordinates start..stop of one group; where levels are rare, spans without any cost little."""
+    if sparse:
+        wide = np.float32(scale * (1.0 + 1e-5))
+        while start + SPAN <= stop:
+            if may_round_up(row, start, wide, dither, at):
+                round_to_levels(row, start, SPAN, scale, levels, dither, at, out)
+            else:
+                for i in range(SPAN):
+                    out[start + i] = 0
+            start += SPAN
+            at += SPAN
+    round_to_levels(row, start, stop - start, scale, levels, dither, at, out)
 
 
 _SIGNATURES = [
@@ -79,13 +114,16 @@ def quantize(rows, seeds, rounds, clients, levels, width, norms, out):
                 signed[start:stop] = 0
                 continue
             scale = np.float64(levels) / np.float64(norm)
+            sparse = 1024 * levels * levels < stop - start  # fewer than one level in 32, whatever x is
             for group in range(start // GROUP, (stop + GROUP - 1) // GROUP):
                 if group != loaded:
                     fill_group(group, DITHER, seeds[job], rounds[job], clients[job], dither)
                     loaded = group
                 first, last = max(group * GROUP, start), min(group * GROUP + GROUP, stop)
-                within = first - group * GROUP
-                round_to_levels(row[first:last], scale, limit, dither[within:], signed[first:last])
+                at = first - group * GROUP
+                round_group(
+                    row, np.uint64(first), np.uint64(last), scale, limit, sparse, dither, np.uint64(at), signed
+                )
 
 
 _ADD_SIGNATURES = [
@@ -94,22 +132,25 @@ _ADD_SIGNATURES = [
 
 
 @njit
+def add_part(signed, first, last, unit, total):
+    """Add unit * signed[first:last] onto total."""
+    for i in range(first, last):
+        if signed[i] != 0:
+            total[i] += signed[i] * unit
+
+
+@njit
 def add_row(signed, unit, total):
-    """Add unit * signed onto total; runs of eight zero levels are skipped."""
-    position = 0
-    while position < signed.size:
-        if position + 8 <= signed.size:
-            some = signed[position]
-            for i in range(position + 1, position + 8):
-                some |= signed[i]
-            if some == 0:
-                position += 8
-                continue
-        stop = min(position + 8, signed.size)
-        for i in range(position, stop):
-            if signed[i] != 0:
-                total[i] += signed[i] * unit
-        position = stop
+    """Add unit * signed onto total, skipping 64 zero bytes at a time, then eight."""
+    head, step, words = aligned_words(signed)
+    add_part(signed, 0, head, unit, total)
+    for w in range(0, words.size, 8):
+        if any_of_eight(words, w):
+            for word in range(w, w + 8):
+                if words[word] != 0:
+                    first = head + word * step
+                    add_part(signed, first, first + step, unit, total)
+    add_part(signed, head + words.size * step, signed.size, unit, total)
 
 
 @njit(_ADD_SIGNATURES, cache=True, parallel=True, nogil=True)

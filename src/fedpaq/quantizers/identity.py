@@ -43,6 +43,6 @@ class Identity:
         rows = as_float32(updates)
         if rows.ndim != 2 or len(rows) != len(keys):
             raise ConfigError(f"updates.shape={rows.shape} does not match the {len(keys)} keys; pass (r, p)")
-        largest = np.abs(rows).max(axis=1, keepdims=True, initial=0.0)
+        largest = np.maximum(rows.max(axis=1, initial=0.0), -rows.min(axis=1, initial=0.0))[:, None]
         refuse_non_finite(largest, rows, keys)
         return [RawMessage(row) for row in rows]

@@ -93,7 +93,7 @@ class RawMessage:
 
     def add_to(self, total: Float64, weight: float = 1.0) -> None:
         """Add weight * (this message) to ``total``."""
-        total += weight * self.values.astype(np.float64)
+        total += self.values if weight == 1.0 else weight * self.values.astype(np.float64)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RawMessage) and np.array_equal(

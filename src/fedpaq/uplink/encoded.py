@@ -15,6 +15,7 @@ from fedpaq.clients.work import LocalWork, whole
 from fedpaq.errors import NonFiniteUpdateError
 from fedpaq.quantizers import Message, Quantizer, RawMessage
 from fedpaq.quantizers.low_precision import as_float32
+from fedpaq.uplink.payload_sizes import raw_bytes
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
@@ -51,12 +52,18 @@ class EncodedInbox:
             nothing = RawMessage(np.full(updates.shape[1], np.nan, np.float32))
             self._arrivals.add([nothing] * len(diverged), diverged)
         self._arrivals.add(messages, work.run_of)
-        sizes = [len(payload) for payload in codec.encode_batch(messages)]
-        np.add.at(self._payload_bytes, work.run_of, sizes)
+        np.add.at(self._payload_bytes, work.run_of, payload_bytes(messages))
 
     def close(self) -> tuple[Float64, Int64]:
         """Return what is added to the params of each run (runs, p), and its payload bytes (runs,)."""
         return self._arrivals.mean(), self._payload_bytes
+
+
+def payload_bytes(messages: Sequence[Message]) -> list[int]:
+    """Return the length of each payload; that of a raw one is known without making it."""
+    if all(isinstance(message, RawMessage) for message in messages):
+        return [raw_bytes(message.dimension) for message in messages]
+    return [len(payload) for payload in codec.encode_batch(messages)]
 
 
 def quantize_usable(quantizer: Quantizer, updates: Any, work: LocalWork) -> tuple[Sequence[Message], Int64]:

@@ -20,8 +20,9 @@ from torch import Tensor
 from fedpaq import codec, compiled
 from fedpaq.codec import gap_code
 from fedpaq.codec.estimate import stream_bytes
+from fedpaq.codec.frame import CRC_BYTES, RAW, pack_header
 from fedpaq.codec.wire import suits_blocks
-from fedpaq.quantizers import LowPrecision, RawMessage
+from fedpaq.quantizers import LowPrecision
 from fedpaq.uplink.gap_length import gap_bits, magnitude_bits
 
 Float64 = npt.NDArray[np.float64]
@@ -31,8 +32,8 @@ EXACT = 2**19  # non-zeros of a part that are looked at one by one: thousands of
 
 
 def raw_bytes(dimension: int) -> int:
-    """Return the length of a float32 payload."""
-    return len(codec.encode(RawMessage(np.zeros(dimension, np.float32))))
+    """Return the length of a float32 payload: header, values, CRC."""
+    return len(pack_header(RAW, dimension, 0, None)) + 4 * dimension + CRC_BYTES
 
 
 def estimated_bytes(batch: Any, dimension: int, quantizer: LowPrecision, block: int) -> Float64:
