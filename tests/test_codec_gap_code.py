@@ -10,6 +10,7 @@ from fedpaq import compiled
 from fedpaq.codec import gap_code
 from fedpaq.codec.range_coder import RangeDecoder
 from fedpaq.errors import WireFormatError
+from fedpaq.quantizers.nonzeros import collect, count
 
 CASES = [
     maker(dimension, levels, bucket_size)
@@ -22,9 +23,11 @@ CASES = [
 
 def streams(message):
     rows = message.signed_levels[None]
-    nonzeros = gap_code.collect(rows, np.array([np.count_nonzero(rows)]))
+    found = collect(rows, count(rows))
     width = message.bucket_size or message.dimension
-    return gap_code.encode_nonzeros(*nonzeros, message.dimension, message.levels, width)
+    return gap_code.encode_nonzeros(
+        found.ends, found.positions, found.values, message.dimension, message.levels, width
+    )
 
 
 def test_the_compiled_encoder_writes_the_bytes_of_the_twin():
@@ -45,25 +48,6 @@ def test_the_twin_reads_what_the_compiled_encoder_wrote():
         nonzeros = gap_code.walk(decoder, message.dimension, message.levels, width, len(at), None)
         decoder.finish()
         assert nonzeros == list(zip(at.tolist(), message.signed_levels[at].tolist(), strict=True))
-
-
-@pytest.mark.parametrize("offset", range(9))
-@pytest.mark.parametrize("dtype", [np.int8, np.int16])
-def test_nonzeros_are_collected_at_any_alignment(dtype, offset):
-    flat = np.zeros(4096, dtype)
-    flat[:: 37 + offset] = -3
-    for length in (0, 1, 7, 63, 64, 65, 200, 1000):
-        row = flat[offset : offset + length]
-        counts = np.array([compiled.load("gap_code").count_row(row)])
-        assert counts[0] == np.count_nonzero(row)
-        _, positions, values = gap_code.collect(row[None], counts)
-        assert np.array_equal(positions, np.flatnonzero(row))
-        assert np.array_equal(values, row[positions])
-
-
-def test_a_count_beyond_16_bits_is_right():
-    row = np.ones(100_000, np.int8)
-    assert compiled.load("gap_code").count_row(row) == 100_000
 
 
 def test_a_stream_longer_than_its_first_room_is_written_again(monkeypatch):

@@ -25,6 +25,7 @@ from fedpaq.quantizers import Message, QuantizedBatch
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
+SPARSE = 16  # with fewer than one non-zero in so many levels, only those are visited
 COLUMNS = 65_536  # coordinates sorted at a time: bounded memory next to the messages
 
 
@@ -192,11 +193,15 @@ def norm_of(message: Message) -> float:
 
 def add_messages(messages: Sequence[Message], run_of: Int64, total: Float64) -> None:
     """Add messages, in order, to the totals of their runs: (runs, p)."""
-    kernels = compiled.load("low_precision")
-    if kernels is not None and isinstance(messages, QuantizedBatch):
+    if isinstance(messages, QuantizedBatch) and compiled.load("nonzeros") is not None:
         width = messages.bucket_size or max(total.shape[1], 1)
         units = np.asarray(messages.norms, np.float64) / messages.levels
-        kernels.add_levels(messages.signed_levels, units, width, run_of, total)
+        if SPARSE * messages.counts.sum() < messages.signed_levels.size:
+            found = messages.nonzeros
+            kernels = compiled.load("nonzeros")
+            kernels.add(found.ends, found.positions, found.values, units, width, run_of, total)
+        else:
+            compiled.load("low_precision").add_levels(messages.signed_levels, units, width, run_of, total)
         return
     for message, run in zip(messages, run_of, strict=True):
         message.add_to(total[run])

@@ -45,7 +45,6 @@ MAGNITUDE_WINDOW = 8
 SIGNS = 12  # contexts of the sign: 3 gaps x 4 pairs of signs
 BYTES_PER_NONZERO = 8  # room to start with; a stream may need more, hardly ever does
 WORTH_THREADS = 8192  # non-zeros: about half a millisecond of work
-SCAN_WORTH_THREADS = 2**20  # levels to look through: a tenth of a millisecond
 GAPS_AT, MAGNITUDES_AT = SIGNS, SIGNS + TABLE_SIZE
 
 CORRUPT = {
@@ -115,32 +114,6 @@ def encode_numpy(positions: Int64, values: Levels, dimension: int, levels: int, 
     nonzeros = [(int(at), int(value)) for at, value in zip(positions, values, strict=True)]
     walk(encoder, dimension, levels, width, len(nonzeros), nonzeros)
     return encoder.finish()
-
-
-def count(rows: Levels) -> Int64:
-    """Return the number of non-zeros of each row."""
-    kernels = compiled.load("gap_code")
-    if kernels is None:
-        return np.asarray(np.count_nonzero(rows, axis=1), np.int64)
-    counts = np.empty(len(rows), np.int64)
-    (kernels.count_on_threads if _worth_threads(rows) else kernels.count)(rows, counts)
-    return counts
-
-
-def _worth_threads(rows: Levels) -> bool:
-    return len(rows) > 1 and rows.size > SCAN_WORTH_THREADS
-
-
-def collect(rows: Levels, counts: Int64) -> tuple[Int64, Int64, Levels]:
-    """Return (ends, positions, values): the counts[j] non-zeros of row j lie at ends[j] : ends[j + 1]."""
-    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-    kernels = compiled.load("gap_code")
-    if kernels is None:
-        at = np.nonzero(rows)
-        return ends, at[1], rows[at].astype(np.int16)
-    positions, values = np.empty(ends[-1], np.int64), np.empty(ends[-1], np.int16)
-    (kernels.collect_on_threads if _worth_threads(rows) else kernels.collect)(rows, ends, positions, values)
-    return ends, positions, values
 
 
 def encode_nonzeros(

@@ -55,8 +55,7 @@ def encode(message: Message) -> bytes:
 def encode_batch(messages: Sequence[Message]) -> list[bytes]:
     """Return the payloads of many messages, equal to one by one; alike messages share one compiled call."""
     if isinstance(messages, QuantizedBatch):
-        levels, bucket_size = messages.levels, messages.bucket_size
-        return _encode_rows(messages.signed_levels, messages.norms, levels, bucket_size)
+        return _encode_quantized(messages)
     payloads: list[bytes] = []
     start = 0
     while start < len(messages):
@@ -65,7 +64,8 @@ def encode_batch(messages: Sequence[Message]) -> list[bytes]:
             stop += 1
         group = messages[start:stop]
         payloads += [_encode_raw(message) for message in group if isinstance(message, RawMessage)]
-        payloads += _encode_quantized([message for message in group if isinstance(message, QuantizedMessage)])
+        quantized = [message for message in group if isinstance(message, QuantizedMessage)]
+        payloads += _encode_quantized(_stacked(quantized)) if quantized else []
         start = stop
     return payloads
 
@@ -126,34 +126,19 @@ def _encode_raw(message: RawMessage) -> bytes:
     return seal(pack_header(RAW, message.dimension, 0, None), message.values.astype("<f4").tobytes())
 
 
-def _encode_quantized(messages: Sequence[QuantizedMessage]) -> list[bytes]:
-    """Encode alike messages."""
-    if not messages:
+def _encode_quantized(batch: QuantizedBatch) -> list[bytes]:
+    """Encode the messages of a batch."""
+    if not len(batch):
         return []
-    first = messages[0]
-    rows = _stack([message.signed_levels for message in messages])
-    norms = np.stack([message.norms for message in messages])
-    return _encode_rows(rows, norms, first.levels, first.bucket_size)
-
-
-def _encode_rows(
-    rows: npt.NDArray[Any], norms: npt.NDArray[Any], levels: int, bucket_size: int | None
-) -> list[bytes]:
-    """Encode the messages with these levels (r, p) and norms (r, buckets)."""
-    if not len(rows):
-        return []
-    rows, norms = _checked(rows, norms, levels, bucket_size)
-    dimension = rows.shape[1]
-    counts = gap_code.count(rows)
-    in_blocks = suits_blocks(counts, dimension)
-    width = bucket_size or dimension
-    sparse = rows[~in_blocks] if in_blocks.any() else rows
-    bodies = iter(_gap_bodies(sparse, counts[~in_blocks], levels, width))
+    batch = _checked(batch)
+    rows, dimension, levels, bucket_size = batch.signed_levels, batch.dimension, batch.levels, batch.bucket_size
+    in_blocks = suits_blocks(batch.counts, dimension)
+    bodies = iter(_gap_bodies(batch[np.flatnonzero(~in_blocks)] if in_blocks.any() else batch))
     headers = {code: pack_header(code, dimension, levels, bucket_size) for code in (GAP, BLOCK)}
     payloads = []
-    for row, norm, in_block in zip(rows, norms, in_blocks.tolist(), strict=True):
+    for row, norms, in_block in zip(rows, batch.norms, in_blocks.tolist(), strict=True):
         body = block_code.encode(row, levels) if in_block else next(bodies)
-        payloads.append(seal(headers[BLOCK if in_block else GAP], norm.tobytes(), body))
+        payloads.append(seal(headers[BLOCK if in_block else GAP], norms.tobytes(), body))
     return payloads
 
 
@@ -162,32 +147,41 @@ def suits_blocks(counts: npt.NDArray[np.int64], dimension: int) -> npt.NDArray[n
     return (counts >= BLOCK_NONZEROS) & (BLOCK_SPARSITY * counts >= dimension)
 
 
-def _gap_bodies(rows: npt.NDArray[Any], counts: npt.NDArray[np.int64], levels: int, width: int) -> list[bytes]:
-    if not len(rows):
+def _gap_bodies(batch: QuantizedBatch) -> list[bytes]:
+    if not len(batch):
         return []
-    nonzeros = gap_code.collect(rows, counts)
-    streams = gap_code.encode_nonzeros(*nonzeros, rows.shape[1], levels, width)
-    return [pack_varint(count) + stream for count, stream in zip(counts.tolist(), streams, strict=True)]
+    found, width = batch.nonzeros, batch.bucket_size or batch.dimension
+    streams = gap_code.encode_nonzeros(
+        found.ends, found.positions, found.values, batch.dimension, batch.levels, width
+    )
+    return [pack_varint(count) + stream for count, stream in zip(batch.counts.tolist(), streams, strict=True)]
 
 
-def _checked(
-    rows: npt.NDArray[Any], norms: npt.NDArray[Any], levels: int, bucket_size: int | None
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return levels (r, p) and norms (r, buckets) in the types the coders take, or raise ConfigError."""
+def _checked(batch: QuantizedBatch) -> QuantizedBatch:
+    """Return the batch in the types the coders take, or raise ConfigError."""
+    rows, levels = batch.signed_levels, batch.levels
     require_int("levels", levels, 1, MAX_LEVELS)
-    require_int("dimension", rows.shape[1], 1)
+    require_int("dimension", batch.dimension, 1)
     if rows.max() > levels or rows.min() < -levels:
         raise ConfigError(f"message.signed_levels exceeds levels={levels}; allowed: -{levels}..{levels}")
-    norms = norms.astype("<f4", copy=False)
-    expected = num_buckets(rows.shape[1], bucket_size)
+    norms = batch.norms.astype("<f4", copy=False)
+    expected = num_buckets(batch.dimension, batch.bucket_size)
     if norms.shape[1:] != (expected,) or not np.isfinite(norms).all() or np.signbit(norms).any():
         raise ConfigError(f"message.norms is not {expected} finite, non-negative numbers")
-    return np.ascontiguousarray(rows, dtype=level_dtype(levels)), norms
+    stored = np.ascontiguousarray(rows, dtype=level_dtype(levels))
+    if stored is rows and norms is batch.norms:
+        return batch
+    return QuantizedBatch(stored, norms, levels, batch.bucket_size)
 
 
-def _stack(rows: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Return rows as one array, without a copy where there is one row."""
-    return rows[0][None, :] if len(rows) == 1 else np.stack(rows)
+def _stacked(messages: Sequence[QuantizedMessage]) -> QuantizedBatch:
+    """Return alike messages as a batch, without a copy where there is one."""
+    first = messages[0]
+    rows = first.signed_levels[None, :]
+    if len(messages) > 1:
+        rows = np.stack([message.signed_levels for message in messages])
+    norms = np.stack([message.norms for message in messages])
+    return QuantizedBatch(rows, norms, first.levels, first.bucket_size)
 
 
 def _expected_header(payload: Any, dimension: int | None) -> Header:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 from numba import njit, prange, types
 
 from fedpaq.compiled.adaptive_integers import get_decision, get_integer, put_decision, put_integer
 from fedpaq.compiled.range_coder import ends_well, get_start, put_end
-from fedpaq.compiled.zero_runs import aligned_words, any_of_eight
 
 TOP = 1 << 48
 GAP_WINDOW = 16
@@ -16,81 +14,6 @@ SIGNS = 12
 GAPS_AT = SIGNS
 MAGNITUDES_AT = SIGNS + 28 * 80
 LEFT_INTERVAL, BEYOND_DIMENSION, BEYOND_LEVELS, BAD_END = 1, 2, 3, 4
-
-
-_KINDS = ("int8", "int16")
-
-
-@njit
-def count_row(row):
-    """Return the number of non-zeros; a loop the compiler vectorises."""
-    count = 0
-    for start in range(0, row.size, 8192):
-        part = row[start : start + 8192]
-        inside = np.int16(0)
-        for i in range(part.size):
-            inside += np.int16(part[i] != 0)
-        count += inside
-    return count
-
-
-_COUNT = [f"void({kind}[:, ::1], int64[::1])" for kind in _KINDS]
-
-
-@njit(_COUNT, cache=True, nogil=True)
-def count(rows, counts):
-    """Count the non-zeros of every row."""
-    for job in range(rows.shape[0]):
-        counts[job] = count_row(rows[job])
-
-
-@njit(_COUNT, cache=True, parallel=True, nogil=True)
-def count_on_threads(rows, counts):
-    """Count the non-zeros of every row, rows spread over threads."""
-    for job in prange(rows.shape[0]):
-        counts[job] = count_row(rows[job])
-
-
-@njit
-def collect_part(row, first, last, found, positions, values):
-    """Write the non-zeros of row[first:last]; return how many there are so far."""
-    for i in range(first, last):
-        if row[i] != 0:
-            positions[found] = i
-            values[found] = row[i]
-            found += 1
-    return found
-
-
-@njit
-def collect_row(row, positions, values):
-    """Write positions and values of the non-zeros, skipping 64 zero bytes at a time, then eight."""
-    head, step, words = aligned_words(row)
-    found = collect_part(row, 0, head, 0, positions, values)
-    for w in range(0, words.size, 8):
-        if any_of_eight(words, w):
-            for word in range(w, w + 8):
-                if words[word] != 0:
-                    first = head + word * step
-                    found = collect_part(row, first, first + step, found, positions, values)
-    collect_part(row, head + words.size * step, row.size, found, positions, values)
-
-
-_COLLECT = [f"void({kind}[:, ::1], int64[::1], int64[::1], int16[::1])" for kind in _KINDS]
-
-
-@njit(_COLLECT, cache=True, nogil=True)
-def collect(rows, ends, positions, values):
-    """Write the non-zeros of row j at ends[j] : ends[j + 1]."""
-    for job in range(rows.shape[0]):
-        collect_row(rows[job], positions[ends[job] : ends[job + 1]], values[ends[job] : ends[job + 1]])
-
-
-@njit(_COLLECT, cache=True, parallel=True, nogil=True)
-def collect_on_threads(rows, ends, positions, values):
-    """Write the non-zeros of row j at ends[j] : ends[j + 1], rows spread over threads."""
-    for job in prange(rows.shape[0]):
-        collect_row(rows[job], positions[ends[job] : ends[job + 1]], values[ends[job] : ends[job + 1]])
 
 
 @njit

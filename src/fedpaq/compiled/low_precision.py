@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
+from fedpaq.compiled.nonzeros import aligned_words, any_of_eight
 from fedpaq.compiled.philox import GROUP, fill_group
-from fedpaq.compiled.zero_runs import aligned_words, any_of_eight
 
 DITHER = 3  # Purpose.DITHER
 CHUNK = 65_536

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
+
+from fedpaq.quantizers.nonzeros import Nonzeros, collect, count
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -113,13 +116,28 @@ class QuantizedBatch(Sequence[QuantizedMessage]):
     levels: int
     bucket_size: int | None = None
 
+    @property
+    def dimension(self) -> int:
+        """p."""
+        return int(self.signed_levels.shape[1])
+
+    @cached_property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """The number of non-zeros of each message."""
+        return count(self.signed_levels)
+
+    @cached_property
+    def nonzeros(self) -> Nonzeros:
+        """The non-zeros of each message: looked for once, then added and encoded."""
+        return collect(self.signed_levels, self.counts)
+
     def __len__(self) -> int:
         return len(self.signed_levels)
 
     @overload
     def __getitem__(self, at: int) -> QuantizedMessage: ...
     @overload
-    def __getitem__(self, at: slice) -> QuantizedBatch: ...
-    def __getitem__(self, at: int | slice) -> QuantizedMessage | QuantizedBatch:
-        kind = QuantizedBatch if isinstance(at, slice) else QuantizedMessage
+    def __getitem__(self, at: slice | npt.NDArray[np.int64]) -> QuantizedBatch: ...
+    def __getitem__(self, at: int | slice | npt.NDArray[np.int64]) -> QuantizedMessage | QuantizedBatch:
+        kind = QuantizedBatch if isinstance(at, slice | np.ndarray) else QuantizedMessage
         return kind(self.signed_levels[at], self.norms[at], self.levels, self.bucket_size)

@@ -1,0 +1,49 @@
+"""Nonzeros: the levels of some messages that are not zero, which is all that is coded, sent and added."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpaq import compiled
+
+Int64 = npt.NDArray[np.int64]
+WORTH_THREADS = 2**20  # levels to look through: a tenth of a millisecond
+
+
+@dataclass(frozen=True)
+class Nonzeros:
+    """Message j has its non-zeros at ends[j] : ends[j + 1]."""
+
+    ends: Int64  # (r + 1,)
+    positions: Int64
+    values: npt.NDArray[np.int16]
+
+
+def count(rows: npt.NDArray[Any]) -> Int64:
+    """Return the number of non-zeros of each row of levels (r, p)."""
+    kernels = compiled.load("nonzeros")
+    if kernels is None:
+        return np.asarray(np.count_nonzero(rows, axis=1), np.int64)
+    counts = np.empty(len(rows), np.int64)
+    (kernels.count_on_threads if _worth_threads(rows) else kernels.count)(rows, counts)
+    return counts
+
+
+def collect(rows: npt.NDArray[Any], counts: Int64) -> Nonzeros:
+    """Return the non-zeros of levels (r, p), of which there are ``counts`` in each row."""
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    kernels = compiled.load("nonzeros")
+    if kernels is None:
+        at = np.nonzero(rows)
+        return Nonzeros(ends, at[1], rows[at].astype(np.int16))
+    positions, values = np.empty(ends[-1], np.int64), np.empty(ends[-1], np.int16)
+    (kernels.collect_on_threads if _worth_threads(rows) else kernels.collect)(rows, ends, positions, values)
+    return Nonzeros(ends, positions, values)
+
+
+def _worth_threads(rows: npt.NDArray[Any]) -> bool:
+    return len(rows) > 1 and rows.size > WORTH_THREADS
