@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := --quiet --disable-pip-version-check --no-compile  # Python compiles what is used, when it is used
 
-.PHONY: help demo test check bench docs deploy-demo clean
+.PHONY: help demo test check bench docs deploy-demo screenshots clean
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
 
@@ -37,6 +37,9 @@ deploy-demo: $(READY)  ## a real Flower deployment on loopback: TLS, node authen
 docs: $(READY)  ## build the documentation site into site/
 	@$(BIN)/python -m pip install $(PIP) -c constraints.txt -e '.[docs]'
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "open site/index.html"
+
+screenshots: docs  ## look at the report and every page of the site in a browser, and take their pictures
+	@$(BIN)/python scripts/screenshots.py
 
 clean:  ## remove the environment and build products
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache
