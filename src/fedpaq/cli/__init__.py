@@ -22,7 +22,7 @@ app = typer.Typer(
     help="Federated learning with tiny uploads: periodic averaging, partial participation, quantization.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _options = {"debug": False}
