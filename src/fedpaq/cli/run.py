@@ -226,7 +226,7 @@ def _print(histories: dict[str, History], in_seconds: bool) -> None:
         final = history.final
         per_upload = final.payload_bytes / max(1, final.round * r)
         table.add_row(
-            f"{name} ({history.quantizer})" if history.quantizer != "none" else name,
+            name if history.quantizer == "none" else f"{name}, {history.quantizer.split('(')[-1].rstrip(')')}",
             f"{final.loss:.4f}",
             "-" if final.accuracy is None else f"{final.accuracy:.1%}",
             format_bytes(per_upload),

@@ -14,7 +14,7 @@ import importlib
 import importlib.util
 import sys
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
 
 @functools.cache
@@ -27,15 +27,19 @@ def load(name: str) -> Any:
 
 
 class announced:
-    """Print ``what`` to standard error if the block takes more than a second."""
+    """Print ``what`` to standard error if the block takes more than a second; once in a process."""
+
+    _said: ClassVar[set[str]] = set()
 
     def __init__(self, what: str, after_seconds: float = 1.0) -> None:
         self._timer = threading.Timer(after_seconds, self._say, [what])
         self._timer.daemon = True
 
-    @staticmethod
-    def _say(what: str) -> None:
-        print(f"fedpaq: {what} ...", file=sys.stderr, flush=True)
+    @classmethod
+    def _say(cls, what: str) -> None:
+        if what not in cls._said:
+            cls._said.add(what)
+            print(f"fedpaq: {what} ...", file=sys.stderr, flush=True)
 
     def __enter__(self) -> None:
         self._timer.start()
