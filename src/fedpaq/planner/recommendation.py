@@ -25,6 +25,7 @@ from fedpaq.planner.task import Task
 from fedpaq.problems import Problem
 
 RACE_SEEDS = range(4)
+BASELINE_SHAPES = 4  # of each baseline go to its final: one alone may owe its place to luck
 BASELINE_LIMIT = 100.0  # times the pick's seconds, after which a baseline is called slower than that
 
 Progress = Callable[[str, float], None]  # stage, modelled seconds so far
@@ -152,7 +153,8 @@ def _baselines(
         finished, _ = run_race(
             task, shapes, space.step_sizes, name, progress, max_seconds=BASELINE_LIMIT * pick_seconds
         )
-        choices, _ = run_final(task, finished[:1])
+        leading = list(dict.fromkeys(arm.shape for arm in finished))[:BASELINE_SHAPES]
+        choices, _ = run_final(task, [arm for arm in finished if arm.shape in leading])
         if choices:
             found[name] = choices[0]
     return found
