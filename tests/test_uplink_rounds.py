@@ -150,16 +150,17 @@ def test_any_number_of_ranks_sums_what_one_process_encodes(size):
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("lost", [0, 1], ids=["found by the first rank", "found by the last"])
 @pytest.mark.parametrize("server", SERVERS, ids=lambda server: server.name)
-def test_a_run_that_diverges_on_one_rank_is_lost_on_all_and_the_other_on_none(server, size):
+def test_a_run_that_diverges_on_one_rank_is_lost_on_all_and_the_other_on_none(server, lost, size):
     work = work_of(runs=2, per_run=4)
     updates = updates_of(work, 10)
-    updates[6, 3] = np.inf
     quantizer = fedpaq.LowPrecision(3)
-    kept = send_in_parts(Encoded(quantizer, server), updates[:4], work.part(slice(0, 4)), 1)
+    kept = send_in_parts(Encoded(quantizer, server), updates, work, 2)
+    updates[5 * lost + 1, 3] = np.inf
     for mean, sizes in shared_round(lambda ranks: Gathered(quantizer, server, ranks), size, updates, work, 2):
-        assert np.array_equal(mean[0], kept[0][0]) and sizes[0] == kept[1][0]
-        assert np.isnan(mean[1]).all()
+        assert np.array_equal(mean[1 - lost], kept[0][1 - lost]) and sizes[1 - lost] == kept[1][1 - lost]
+        assert np.isnan(mean[lost]).all()
 
 
 @pytest.mark.parametrize("make", [Encoded, lambda *given: Gathered(*given, ALONE)], ids=["encoded", "gathered"])
