@@ -124,6 +124,7 @@ class TrimmedMean:
 
     def _combine(self, messages: Sequence[Message], total: Float64) -> Float64:
         cut = math.floor(self.trim * len(messages) + 1e-9)  # 0.1 * 30 must be 3
+        cut = min(cut, (len(messages) - 1) // 2)  # something must be left just below 0.5, too
         values = np.stack([message.dequantize() for message in messages])  # (r, p)
         if not np.isfinite(values).all():
             return np.full_like(total, np.nan)  # sorting would hide that the run has diverged

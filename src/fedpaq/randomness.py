@@ -99,8 +99,9 @@ def words_numpy(purpose: Purpose, key: Key, start: int, count: int) -> UInt32:
     counter[:, 1] = key.round
     counter[:, 2] = key.client
     counter[:, 3] = (np.uint64(purpose) << np.uint64(24)) | (block >> np.uint64(32))
-    seed = np.array([key.seed & 0xFFFFFFFF, key.seed >> 32], np.uint32)
-    blocks = philox(counter, seed)  # (count, 4)
+    seed = int(key.seed)  # a NumPy integer may be too narrow for the mask
+    halves = np.array([seed & 0xFFFFFFFF, seed >> 32], np.uint32)
+    blocks = philox(counter, halves)  # (count, 4)
     return blocks[np.arange(count), word.astype(np.intp)]
 
 
@@ -186,7 +187,7 @@ def minibatches(
     groups = -(-count // GROUP)
     blocks = _blocks(Purpose.MINIBATCH, seeds, round, clients, groups * LANES)  # (jobs, blocks, 4)
     by_word = blocks.reshape(len(clients), groups, LANES, 4).swapaxes(2, 3)
-    draws = by_word.reshape(len(clients), -1)[:, :count].astype(np.uint64)
+    draws = by_word.reshape(len(clients), groups * GROUP)[:, :count].astype(np.uint64)
     return (draws * sizes.astype(np.uint64)[:, None] >> np.uint64(32)).astype(np.int64)
 
 

@@ -38,17 +38,18 @@ def message_bits(
     (1602, 370, 25120)
     """
     require_int("dimension", dimension, 1)
+    dimension = int(dimension)  # NumPy's integers overflow, and have no bit_length
     if accounting not in COUNTS:
         raise unknown_name("accounting", accounting, COUNTS)
     if levels is None:
         return FLOAT_BITS * dimension
     require_int("levels", levels, 1, MAX_LEVELS)
-    count = COUNTS[accounting]
+    levels, count = int(levels), COUNTS[accounting]
     if bucket_size is None:
         return count(dimension, levels)
     require_int("bucket_size", bucket_size, 1)
-    whole, rest = divmod(dimension, bucket_size)
-    return whole * count(bucket_size, levels) + (count(rest, levels) if rest else 0)
+    whole, rest = divmod(dimension, int(bucket_size))
+    return whole * count(int(bucket_size), levels) + (count(rest, levels) if rest else 0)
 
 
 def fixed_width_bits(dimension: int, levels: int) -> int:
@@ -72,6 +73,8 @@ def order0_entropy(signed_levels: npt.NDArray[Any]) -> float:
     >>> order0_entropy(np.array([0, 0, 1, -1]))
     6.0
     """
+    if not signed_levels.size:
+        return 0.0
     counts = np.bincount(signed_levels.astype(np.int64) - int(signed_levels.min()))
     counts = counts[counts > 0]
     return float((counts * np.log2(signed_levels.size / counts)).sum())

@@ -44,7 +44,8 @@ def estimate_payload_bytes(
     array([16.])
     """
     ends, positions, values = (np.asarray(a).astype(np.int64) for a in (ends, positions, values))
-    if len(positions) != len(values) or len(ends) < 1 or ends[0] != 0 or ends[-1] != len(positions):
+    matched = len(positions) == len(values) and len(ends) >= 1 and ends[0] == 0 and ends[-1] == len(positions)
+    if not matched or (np.diff(ends) < 0).any():
         raise ConfigError("ends, positions and values do not match; message j lies at ends[j] : ends[j + 1]")
     frame = len(pack_header(GAP, dimension, levels, bucket_size)) + CRC_BYTES
     frame += 4 * num_buckets(dimension, bucket_size)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from fedpaq.errors import WireFormatError
-from fedpaq.quantizers.message import MAX_LEVELS, Float32, num_buckets
+from fedpaq.quantizers.message import MAX_BUCKET_SIZE, MAX_LEVELS, Float32, num_buckets
 
 MAGIC = b"FQ"
 VERSION = 1
@@ -103,7 +103,7 @@ def as_bytes(payload: Any) -> memoryview:
     """Return a flat view of the payload's bytes."""
     try:
         return memoryview(payload).cast("B")
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise WireFormatError(f"payload of type {type(payload).__name__} is not contiguous bytes") from error
 
 
@@ -121,7 +121,7 @@ def read_header(payload: Any, *, dimension: int | None = None) -> Header:
         levels, at = read_varint(data, at, "levels", MAX_LEVELS)
         if levels == 0:
             raise WireFormatError(f"levels=0 of the payload is out of range; allowed: 1..{MAX_LEVELS}")
-        width, at = read_varint(data, at, "bucket_size", 2**62)
+        width, at = read_varint(data, at, "bucket_size", MAX_BUCKET_SIZE)
         bucket_size = width or None
         norms, at = _read_norms(data, at, num_buckets(announced, bucket_size))
     return Header(VERSION, code, announced, levels, bucket_size, norms, len(data), data[at:-CRC_BYTES])

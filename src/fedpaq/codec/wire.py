@@ -24,6 +24,7 @@ from fedpaq.codec.frame import (
 from fedpaq.config import require_int
 from fedpaq.errors import ConfigError, WireFormatError
 from fedpaq.quantizers.message import (
+    MAX_BUCKET_SIZE,
     MAX_LEVELS,
     Float32,
     Float64,
@@ -95,6 +96,8 @@ def accumulate(payload: Any, total: Float64, weight: float = 1.0) -> None:
     """
     if not isinstance(total, np.ndarray) or total.dtype != np.float64 or total.ndim != 1:
         raise ConfigError("total is not a float64 vector; pass np.zeros(dimension)")
+    if not total.flags.writeable:
+        raise ConfigError("total is read-only; pass np.zeros(dimension)")
     if not math.isfinite(weight):
         raise ConfigError(f"weight={weight} is not finite; choose a finite number")
     header = _expected_header(payload, total.size)
@@ -112,18 +115,22 @@ def _alike(one: Message, other: Message) -> bool:
     if isinstance(one, RawMessage) or isinstance(other, RawMessage):
         return type(one) is type(other)
     return (
-        one.dimension == other.dimension <= 2**20
+        one.signed_levels.shape == other.signed_levels.shape
+        and one.dimension <= 2**20
         and one.levels == other.levels
         and one.bucket_size == other.bucket_size
         and one.signed_levels.dtype == other.signed_levels.dtype
+        and one.norms.shape == other.norms.shape
     )
 
 
 def _encode_raw(message: RawMessage) -> bytes:
     require_int("dimension", message.dimension, 1)
-    if not np.isfinite(message.values).all():
+    with np.errstate(over="ignore"):
+        values = message.values.astype("<f4")
+    if not np.isfinite(values).all():
         raise ConfigError("message.values holds NaN or infinity; a payload carries finite numbers")
-    return seal(pack_header(RAW, message.dimension, 0, None), message.values.astype("<f4").tobytes())
+    return seal(pack_header(RAW, message.dimension, 0, None), values.tobytes())
 
 
 def _encode_quantized(batch: QuantizedBatch) -> list[bytes]:
@@ -161,7 +168,14 @@ def _checked(batch: QuantizedBatch) -> QuantizedBatch:
     """Return the batch in the types the coders take, or raise ConfigError."""
     rows, levels = batch.signed_levels, batch.levels
     require_int("levels", levels, 1, MAX_LEVELS)
+    if rows.ndim != 2 or rows.dtype.kind not in "iu":
+        raise ConfigError(
+            f"message.signed_levels of shape={rows.shape[1:]}, dtype={rows.dtype} is not a vector of integers; "
+            "pass (p,) of int8 or int16"
+        )
     require_int("dimension", batch.dimension, 1)
+    if batch.bucket_size is not None:
+        require_int("bucket_size", batch.bucket_size, 1, MAX_BUCKET_SIZE)
     if rows.max() > levels or rows.min() < -levels:
         raise ConfigError(f"message.signed_levels exceeds levels={levels}; allowed: -{levels}..{levels}")
     norms = batch.norms.astype("<f4", copy=False)

@@ -27,6 +27,7 @@ from fedpaq import compiled
 from fedpaq.config import require_int
 from fedpaq.errors import ConfigError, NonFiniteUpdateError
 from fedpaq.quantizers.message import (
+    MAX_BUCKET_SIZE,
     MAX_LEVELS,
     Float32,
     Float64,
@@ -68,7 +69,7 @@ def quantize_numpy(update: Float32, key: Key, levels: int, bucket_size: int | No
         part = slice(bucket * width, (bucket + 1) * width)
         with np.errstate(over="ignore"):
             norms[bucket] = math.sqrt(sum_of_squares_numpy(update[part]))
-        if norms[bucket] > 0:
+        if 0 < norms[bucket] < np.inf:
             scaled[part] = np.abs(update[part]).astype(np.float64) * (levels / float(norms[bucket]))
     dither = words_numpy(Purpose.DITHER, key, 0, dimension).astype(np.float64) * 2.0**-32
     magnitude = np.minimum(np.floor(scaled + dither), levels)
@@ -94,8 +95,10 @@ class LowPrecision:
 
     def __post_init__(self) -> None:
         require_int("levels", self.levels, 1, MAX_LEVELS)
+        object.__setattr__(self, "levels", int(self.levels))  # a NumPy integer would overflow when squared
         if self.bucket_size is not None:
-            require_int("bucket_size", self.bucket_size, 1)
+            require_int("bucket_size", self.bucket_size, 1, MAX_BUCKET_SIZE)
+            object.__setattr__(self, "bucket_size", int(self.bucket_size))
 
     @property
     def name(self) -> str:
@@ -153,13 +156,15 @@ class LowPrecision:
 
 
 def as_float32(values: Any) -> Float32:
-    """Return a contiguous float32 array of an array or a CPU tensor."""
+    """Return a contiguous float32 array of an array or a tensor; read-only ones are copied, for the kernels."""
     if hasattr(values, "detach"):
-        values = values.detach().cpu().numpy()
+        values = values.detach().cpu()
+        values = (values.float() if values.is_floating_point() else values).numpy()  # NumPy has no bfloat16
     array = np.asarray(values)
     if array.dtype.kind not in "fiu":
         raise ConfigError(f"update.dtype={array.dtype} is not numeric; pass float32")
-    return np.ascontiguousarray(array, dtype=np.float32)
+    with np.errstate(over="ignore"):  # beyond float32 is infinite, which is refused by name
+        return np.require(array, np.float32, ["C", "W"])
 
 
 def refuse_non_finite(norms: Float32 | Float64, rows: Float32, keys: Sequence[Key]) -> None:

@@ -20,6 +20,7 @@ Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 
 MAX_LEVELS = 32767  # a signed level fits 16 bits
+MAX_BUCKET_SIZE = 2**62  # and everything made of it 64
 CHUNK = 16_384  # coordinates dequantized at a time
 
 
@@ -54,7 +55,7 @@ class QuantizedMessage:
     def dequantize(self) -> Float32:
         """Return the estimate of the update, (p,) float32."""
         units, out = self.units(), np.empty(self.dimension, np.float32)
-        unit: Any = units[0]
+        unit: Any = units[:1]
         for start in range(0, self.dimension, CHUNK):  # doubles for a chunk at a time stay in cache
             part = slice(start, min(start + CHUNK, self.dimension))
             if self.bucket_size is not None:
@@ -115,6 +116,10 @@ class QuantizedBatch(Sequence[QuantizedMessage]):
     norms: Float32  # (r, buckets)
     levels: int
     bucket_size: int | None = None
+
+    def __post_init__(self) -> None:
+        # Kernels take rows that lie one after the other, and none that are read-only.
+        object.__setattr__(self, "signed_levels", np.require(self.signed_levels, requirements=["C", "W"]))
 
     @property
     def dimension(self) -> int:

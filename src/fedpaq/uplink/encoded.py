@@ -13,7 +13,7 @@ from fedpaq import codec
 from fedpaq.aggregation import Aggregation, Arrivals
 from fedpaq.clients.work import LocalWork, whole
 from fedpaq.errors import NonFiniteUpdateError
-from fedpaq.quantizers import Message, Quantizer, RawMessage
+from fedpaq.quantizers import Key, Message, Quantizer, RawMessage
 from fedpaq.quantizers.low_precision import as_float32
 from fedpaq.uplink.payload_sizes import raw_bytes
 
@@ -72,13 +72,15 @@ def quantize_usable(quantizer: Quantizer, updates: Any, work: LocalWork) -> tupl
         return quantizer.quantize_batch(updates, work.keys()), np.zeros(0, np.int64)
     except NonFiniteUpdateError:
         rows = as_float32(updates).copy()
-        bad = unusable(rows)
+        bad = np.array([refuses(quantizer, row, key) for row, key in zip(rows, work.keys(), strict=True)])
         rows[bad] = 0.0
         return quantizer.quantize_batch(rows, work.keys()), np.unique(work.run_of[bad])
 
 
-def unusable(updates: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
-    """Return which rows hold NaN or infinity, or have a norm beyond float32."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        norms = np.sqrt(np.square(updates, dtype=np.float64).sum(axis=1)).astype(np.float32)
-    return np.asarray(~np.isfinite(norms))
+def refuses(quantizer: Quantizer, update: npt.NDArray[np.float32], key: Key) -> bool:
+    """Tell whether the quantizer refuses an update: whose, the error of a batch does not tell in full."""
+    try:
+        quantizer.quantize(update, key=key)
+    except NonFiniteUpdateError:
+        return True
+    return False
