@@ -92,6 +92,10 @@ class Problem:
         """n."""
         return self.partition.num_clients
 
+    def constants(self) -> list[Tensor]:
+        """Return what the model computes with besides x: its frozen parameters and its buffers."""
+        return [*self._frozen.values(), *self._buffers.values()]
+
     @property
     def has_buffers(self) -> bool:
         """Whether the module keeps state besides its parameters (running statistics, counters)."""
