@@ -214,6 +214,8 @@ class Problem:
         moved = object.__new__(Problem)
         moved.__dict__.update(self.__dict__)
         moved.__dict__.pop("_held_samples", None)
+        if self._held_samples is not None:
+            moved._held_samples = self._held_samples.to(device)
         moved.inputs, moved.targets = inputs, self.targets.to(device)
         moved._frozen = self._on(torch.device(device), self._frozen)
         moved._buffers = self._on(torch.device(device), self._buffers)
