@@ -55,7 +55,8 @@ def test_theorem_1_grows_with_noise_and_quantizer_and_is_linear_in_the_noise(val
     for name in ("c1", "c2", "c3"):
         assert getattr(noisier, name) == pytest.approx(factor * getattr(bound, name))
     coarser = StronglyConvexBound(**changed(values, variance_bound=known.variance_bound + factor))
-    assert coarser.b1 > bound.b1 and coarser.c1 > bound.c1 and coarser.first_round >= bound.first_round
+    assert coarser.b1 > bound.b1 and coarser.c1 > bound.c1 and coarser.c3 > bound.c3
+    assert coarser.first_round >= bound.first_round
     batched = StronglyConvexBound(**{**values, "batch_size": 2 * values["batch_size"]})
     assert batched.c1 == pytest.approx(bound.c1 / 2) and batched.first_round == bound.first_round
 

@@ -127,6 +127,7 @@ def test_the_callback_sees_each_run_s_record_and_params():
     assert [(run, record.round) for run, record, _ in seen] == [(0, 0), (1, 0), (0, 1), (1, 1)]
     assert [params.tolist() for *_, params in seen] == [[0.0] * 3] * 2 + [[0.5] * 3] * 2
     assert [record.payload_bytes for _, record, _ in seen] == [0, 0, 10, 20]
+    assert [record.upload_bits for _, record, _ in seen] == [0, 0, 80, 160]
 
 
 def test_only_the_first_rank_speaks():
