@@ -82,7 +82,9 @@ def test_a_resumed_run_replaces_only_the_rounds_it_plays_again(path):
     assert losses == [0.5] * 4 + [0.25] * 3
 
 
-@pytest.mark.parametrize("torn", [b"FedPAQ,2,1", b'{"method": "Fed', b"\xff\xfe\n", b"[]\n", b"x,y\n", b"3\n"])
+@pytest.mark.parametrize(
+    "torn", [b"FedPAQ,2,1", b'{"method": "Fed', b"\xff\xfe\n", b"[]\n", b"x,y\n", b"3\n", b"\0" * 9]
+)
 def test_half_a_row_left_by_a_crash_is_dropped(path, torn):
     with open_log(path) as log:
         for number in range(2):
@@ -137,3 +139,90 @@ def test_tensorboard_missing_is_said_with_the_way_to_get_it(tmp_path, monkeypatc
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"fedpaq\[tensorboard\]"):
         open_log(tmp_path / "board")
+
+
+def foreign_row(**changes):
+    return json.dumps({**dict.fromkeys(COLUMNS, 0), "method": "FedPAQ", **changes}).encode()
+
+
+FOREIGN = {
+    "a round that is a list": foreign_row(round=[1]),
+    "a round that is a mapping": foreign_row(round={}),
+    "a round that is no number": foreign_row(round="two"),
+    "a round that is nothing": foreign_row(round=None),
+    "a round beyond all": foreign_row(round=7).replace(b'"round": 7', b'"round": 1e999'),
+    "a column too many": foreign_row(other=1),
+    "nesting beyond the stack": b"[" * 100_000,
+    "a cell beyond what csv reads": b"x" * 200_000,
+    "an integer beyond what Python reads": b"9" * 5_000,
+}
+
+
+@pytest.mark.parametrize("line", FOREIGN.values(), ids=FOREIGN)
+def test_a_row_that_no_log_wrote_and_what_follows_it_are_dropped(path, line):
+    with open_log(path) as log:
+        log.add("FedPAQ", record(0))
+    good = path.read_bytes()
+    path.write_bytes(good + line + b"\n" + good.splitlines(keepends=True)[-1])
+    with open_log(path, resume=True) as log:
+        assert path.read_bytes() == good
+        log.add("FedPAQ", record(1))
+    assert rounds_of(path) == [0, 1]
+
+
+def test_a_resumed_log_keeps_every_number_to_the_last_bit(path):
+    exact = record(0, loss=0.1 + 0.2)
+    with open_log(path) as log:
+        log.add("FedPAQ", exact)
+    before = path.read_bytes()
+    with open_log(path, resume=True):
+        pass
+    assert path.read_bytes() == before
+    assert float(rows_of(path)[0]["loss"]) == exact.loss
+
+
+def test_a_file_of_something_else_is_begun_anew(path):
+    path.write_bytes(b"name,age\nAda,36\n")
+    with open_log(path, resume=True) as log:
+        log.add("FedPAQ", record(0))
+    assert rounds_of(path) == [0] and b"Ada" not in path.read_bytes()
+
+
+def test_a_log_is_closed_when_the_run_fails(path):
+    with pytest.raises((AttributeError, TypeError)), open_log(path) as log:
+        [log.add("FedPAQ", one) for one in (record(0), None)]
+    assert rounds_of(path) == [0]
+    with pytest.raises(ValueError, match="closed"):
+        log.add("FedPAQ", record(1))
+
+
+def test_a_resumed_log_that_was_never_begun_is_begun(path):
+    with open_log(path, resume=True) as log:
+        log.add("FedPAQ", record(0))
+    assert rounds_of(path) == [0] and [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def test_methods_are_replaced_each_on_its_own(path):
+    with open_log(path) as log:
+        for number in range(3):
+            log.add("FedPAQ", record(number))
+            log.add('Fed,"Avg"', record(number))
+    with open_log(path, resume=True) as log:
+        log.add('Fed,"Avg"', record(1, loss=0.1))
+    assert rounds_of(path) == [0, 1, 2] and rounds_of(path, 'Fed,"Avg"') == [0, 1]
+
+
+def test_a_log_through_a_link_is_written_where_the_link_points(path):
+    real = path.parent / "elsewhere"
+    real.mkdir()
+    path.symlink_to(real / path.name)
+    with open_log(path) as log:
+        log.add("FedPAQ", record(0))
+    assert path.is_symlink() and rounds_of(real / path.name) == [0]
+
+
+def test_a_folder_with_a_dot_in_its_name_is_no_unknown_form(tmp_path):
+    pytest.importorskip("tensorboard", reason="needs the extra 'tensorboard'")
+    (tmp_path / "runs.2024").mkdir()
+    with open_log(tmp_path / "runs.2024"):
+        assert list((tmp_path / "runs.2024").iterdir()) == []

@@ -5,7 +5,6 @@ T = ``total_steps`` local steps are split into K = T / tau rounds of tau = ``loc
 
 from __future__ import annotations
 
-import math
 import operator
 import sys
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from typing import Any, SupportsIndex
 from fedpaq.errors import ConfigError
 
 StepSize = float | Callable[[int], float]
+_SHAPE = ("clients_per_round", "local_steps", "total_steps", "batch_size")
 LARGEST = sys.float_info.max  # an integer may be larger, and then is no float
 
 
@@ -23,9 +23,12 @@ def require_int(name: str, value: object, low: int, high: int | None = None) -> 
     if type(value) is int and value >= low and (high is None or value <= high):
         return  # the usual case, before any text is made: keys check three integers per message
     allowed = f"{low}..{high}" if high is not None else f"an integer >= {low}"
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise ConfigError(f"{name}={value!r} is not an integer; choose {allowed}")
-    value = operator.index(value)
+    try:
+        if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+            raise TypeError
+        value = operator.index(value)  # refuses arrays, which have the method all the same
+    except TypeError:
+        raise ConfigError(f"{name}={value!r} is not an integer; choose {allowed}") from None
     if value < low or (high is not None and value > high):
         raise ConfigError(f"{name}={value} is out of range; choose {allowed}")
 
@@ -66,11 +69,14 @@ class FedPAQConfig:
         if self.batch_size is not None:
             require_int("batch_size", self.batch_size, 1)
         require_int("seed", self.seed, 0, 2**64 - 1)
+        for name in (*_SHAPE, "seed"):  # NumPy's integers overflow, and are no JSON
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, operator.index(getattr(self, name)))
         if self.total_steps % self.local_steps:
             raise ConfigError(
                 f"total_steps={self.total_steps} is not a multiple of local_steps={self.local_steps}; "
                 f"a round is local_steps steps, so choose a multiple, e.g. "
-                f"{math.ceil(self.total_steps / self.local_steps) * self.local_steps}"
+                f"{-(-self.total_steps // self.local_steps) * self.local_steps}"
             )
         if not callable(self.step_size):
             require_positive("step_size", self.step_size)
@@ -108,7 +114,7 @@ def require_same_shape(configs: Sequence[FedPAQConfig]) -> FedPAQConfig:
     """Return the first config after checking that all share r, tau, T and B, as one batch must."""
     if not configs:
         raise ConfigError("configs=[] is empty; a sweep needs at least one config")
-    for name in ("clients_per_round", "local_steps", "total_steps", "batch_size"):
+    for name in _SHAPE:
         values = {getattr(config, name) for config in configs}
         if len(values) > 1:
             raise ConfigError(

@@ -84,7 +84,8 @@ class CostModel:
     ) -> float:
         """Return the slowest participant's seconds for its ``gradients`` [tau B] sample gradients."""
         seeds = np.full(len(clients), seed, np.uint64)
-        u = first_uniforms(Purpose.COMPUTE_TIME, seeds, round, clients)
+        numbers = np.ascontiguousarray(clients, np.int64)  # the kernel takes no other kind
+        u = first_uniforms(Purpose.COMPUTE_TIME, seeds, round, numbers)
         return float((gradients * (self.shift - np.log(u) / self.scale)).max())
 
     def to_dict(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dataclasses import asdict, is_dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedpaq.config import FedPAQConfig
 from fedpaq.problems import Problem
@@ -27,7 +28,7 @@ def fingerprint(problem: Problem, configs: Sequence[FedPAQConfig], **settings: A
 
 
 def describe_problem(problem: Problem) -> dict[str, Any]:
-    """Return the problem's name and sizes, and one hash over data, partition and initial params."""
+    """Return the problem's name, sizes and layers, and one hash over its data, partition and numbers."""
     digest = hashlib.sha256()
     for values in (
         problem.inputs.cpu().numpy(),
@@ -35,6 +36,7 @@ def describe_problem(problem: Problem) -> dict[str, Any]:
         problem.partition.indices,
         problem.partition.offsets,
         problem.initial_params,
+        *(constant.cpu().reshape(-1).view(torch.uint8).numpy() for constant in problem.constants()),
     ):
         digest.update(f"{values.dtype.str}{values.shape}".encode())
         digest.update(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)  # type: ignore[arg-type]
@@ -43,7 +45,7 @@ def describe_problem(problem: Problem) -> dict[str, Any]:
         "dimension": problem.dimension,
         "num_clients": problem.num_clients,
         "regularization": problem.regularization,
-        "model": type(problem.model).__qualname__,
+        "model": " ".join(repr(problem.model).split()),  # the layers too: two Sequentials may differ in them
         "loss": getattr(problem.loss, "__qualname__", type(problem.loss).__qualname__),
         "data_sha256": digest.hexdigest(),
     }

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from fedpaq import strict_json
 from fedpaq.atomic_file import atomic_write
+from fedpaq.config import LARGEST
 from fedpaq.errors import ConfigError, DivergedError
 
 FORMAT = "fedpaq-history-1"
@@ -139,6 +140,7 @@ class History:
             for name in names:
                 _require_type(name, getattr(self, name), kind)
         _require_type("aggregation", self.aggregation, str)
+        _require_type("payload_sizes", self.payload_sizes, str)
         _require_type("diverged", self.diverged, str | None)
         if self.params.shape != (self.dimension,) or not self.records:
             raise ValueError(
@@ -176,8 +178,9 @@ def from_columns(columns: Mapping[str, npt.NDArray[Any]], local_steps: int) -> l
     counts = columns["records_per_run"]
     values = [columns[name] for name in _COLUMNS]
     fits = counts.ndim == 1 and counts.dtype == np.int64 and bool((counts >= 1).all())
+    total = sum(counts.tolist()) if fits else 0  # Python's integers: a sum of int64 could wrap around
     for column, dtype in zip(values, _COLUMNS.values(), strict=True):
-        fits = fits and column.shape == (int(counts.sum()),) and column.dtype == dtype
+        fits = fits and column.shape == (total,) and column.dtype == dtype
     if not fits:
         raise ValueError("the records do not fit together")
     rows = iter(zip(*(column.tolist() for column in values), strict=True))
@@ -205,5 +208,5 @@ def _or_nan(value: float | None) -> float:
 def _require_type(name: str, value: object, kind: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, kind):
         raise ValueError(f"{name}={value!r:.40} has the wrong type")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{name}={value} is not finite")
+    if isinstance(value, int | float) and not abs(value) <= LARGEST:  # also refuses NaN
+        raise ValueError(f"{name}={value!r:.40} is not finite")

@@ -102,7 +102,9 @@ class TextLog:
         text = self._path.read_text(encoding="utf-8", errors="replace")
         lines = text[: text.rfind("\n") + 1].splitlines()
         rows: list[Row] = []
-        with contextlib.suppress(ValueError):  # what is not a row, and what follows it, is not kept
+        with contextlib.suppress(
+            ValueError, TypeError, OverflowError, RecursionError, csv.Error
+        ):  # what is not a row, and what follows it, is not kept
             for row in csv.DictReader(lines) if self._csv else map(json.loads, lines):
                 if not isinstance(row, dict) or set(row) != set(COLUMNS) or row["round"] is None:
                     break

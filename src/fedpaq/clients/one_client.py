@@ -11,6 +11,7 @@ import torch
 from fedpaq.clients.sequential import Sequential, private_randomness
 from fedpaq.clients.work import local_work
 from fedpaq.config import FedPAQConfig, require_int
+from fedpaq.errors import ConfigError
 from fedpaq.problems import Problem
 
 
@@ -23,7 +24,11 @@ def train_one_client(
     update of ``executor="sequential"``.
     """
     require_int("client", client, 0, problem.num_clients - 1)
-    received = np.asarray(params, np.float32)[None, :]  # (1, p)
+    received = np.asarray(params, np.float32).copy()[None]  # (1, p); torch warns of arrays that are read-only
+    if received.shape != (1, problem.dimension):
+        raise ConfigError(
+            f"params.shape={received.shape[1:]} does not fit the model; it has dimension={problem.dimension}"
+        )
     participants = np.array([[client]], np.int64)
     (work,) = local_work(problem, [config], round, received, participants)
     with private_randomness(problem, work, 0):

@@ -112,12 +112,11 @@ def rounds_needed(knowledge: Knowledge, shape: Shape, target: float, batch_size:
 
 def _least(enough: Callable[[int], bool]) -> int:
     """Return the least n >= 1 with enough(n), which stays true from there on."""
-    high = 1
+    low, high = 0, 1
     while not enough(high):
-        high *= 2
-        if high > MOST_ROUNDS:
+        if high == MOST_ROUNDS:
             raise ConfigError(f"no bound gets to the target within {MOST_ROUNDS} rounds; aim higher")
-    low = high // 2
+        low, high = high, min(2 * high, MOST_ROUNDS)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)

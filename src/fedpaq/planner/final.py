@@ -83,7 +83,7 @@ def choice_of(task: Task, arm: Arm, seeds: Sequence[int]) -> Choice:
 def single_runs(task: Task, shape: Shape, finish: Finish, seeds: Sequence[int]) -> npt.NDArray[np.float64]:
     """Return the seconds of each seed with drawn, not mean, computation times."""
     clients = np.arange(shape.clients_per_round)
-    batch = task.batch_size or int(task.problem.partition.sizes().mean())
+    batch = task.batch_size or float(task.problem.partition.sizes().mean())
     gradients = np.full(len(clients), shape.local_steps * batch)
     seconds = [
         sum(task.cost_model.computation_seconds(seed, k, clients, gradients) for k in range(rounds))

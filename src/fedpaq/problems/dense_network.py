@@ -56,6 +56,8 @@ class DenseNetwork:
 def recognise(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> DenseNetwork | None:
     """Return the network if the model is Linear (ReLU Linear)* under a known loss, else None."""
     layers = list(model) if type(model) is nn.Sequential else [model]
+    if any(module._forward_hooks or module._forward_pre_hooks for module in (model, *layers)):
+        return None  # pruning, weight norms: the outputs are not those of the layers alone
     if len(layers) % 2 == 0 or any(type(layer) is not nn.ReLU for layer in layers[1::2]):
         return None
     linear = [layer for layer in layers[::2] if isinstance(layer, nn.Linear) and _is_plain(layer)]

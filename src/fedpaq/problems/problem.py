@@ -92,6 +92,10 @@ class Problem:
         """n."""
         return self.partition.num_clients
 
+    def constants(self) -> list[Tensor]:
+        """Return what the model computes with besides x: its frozen parameters and its buffers."""
+        return [*self._frozen.values(), *self._buffers.values()]
+
     @property
     def has_buffers(self) -> bool:
         """Whether the module keeps state besides its parameters (running statistics, counters)."""
@@ -210,6 +214,8 @@ class Problem:
         moved = object.__new__(Problem)
         moved.__dict__.update(self.__dict__)
         moved.__dict__.pop("_held_samples", None)
+        if self._held_samples is not None:
+            moved._held_samples = self._held_samples.to(device)
         moved.inputs, moved.targets = inputs, self.targets.to(device)
         moved._frozen = self._on(torch.device(device), self._frozen)
         moved._buffers = self._on(torch.device(device), self._buffers)

@@ -1,0 +1,214 @@
+"""FedPAQConfig and its two checks: every value that passes runs, every other is refused by name and remedy."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+import re
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedpaq
+from fedpaq.config import FedPAQConfig, require_int, require_positive, require_same_shape
+from fedpaq.errors import ConfigError
+from fedpaq.problems import synthetic_quadratic
+
+QUICK = settings(max_examples=50, deadline=None)
+FORM = re.compile(r"^[\w()=]+=.+; .*choose .+", re.DOTALL)
+
+
+def make(**changes):
+    values = {"clients_per_round": 2, "local_steps": 3, "total_steps": 6, "step_size": 0.1}
+    return FedPAQConfig(**{**values, **changes})
+
+
+def refusal(call, *arguments, **named):
+    with pytest.raises(ConfigError) as caught:
+        call(*arguments, **named)
+    return str(caught.value)
+
+
+@QUICK
+@given(st.integers(), st.integers(), st.none() | st.integers())
+def test_an_integer_passes_exactly_where_it_lies_in_the_range(value, low, high):
+    inside = low <= value and (high is None or value <= high)
+    if inside:
+        require_int("n", value, low, high)
+    else:
+        said = refusal(require_int, "n", value, low, high)
+        assert said.startswith(f"n={value} is out of range; choose ")
+        assert f"{low}.." in said if high is not None else f">= {low}" in said
+
+
+NO_INTEGERS = [
+    True,
+    1.0,
+    "3",
+    None,
+    Fraction(2),
+    np.float64(2),
+    np.array([1, 2]),
+    np.array(1.5),
+    np.zeros(0, np.int64),
+    torch.tensor(1.5),
+    torch.tensor([1, 2]),
+]
+
+
+@pytest.mark.parametrize("value", NO_INTEGERS, ids=lambda value: f"{type(value).__name__} {value}")
+def test_what_is_no_integer_is_refused_with_its_repr(value):
+    said = refusal(require_int, "levels", value, 1, 9)
+    assert said == f"levels={value!r} is not an integer; choose 1..9"
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int64, np.uint64, np.array, torch.tensor])
+def test_whatever_python_can_index_with_is_an_integer(kind):
+    require_int("n", kind(7), 7, 7)
+    assert refusal(require_int, "n", kind(8), 1, 7) == "n=8 is out of range; choose 1..7"
+
+
+@QUICK
+@given(st.floats() | st.integers(-(10**320), 10**320), st.booleans())
+def test_a_number_passes_exactly_where_it_is_finite_and_positive(value, zero_allowed):
+    as_fraction = None if isinstance(value, float) and not math.isfinite(value) else Fraction(value)
+    largest = Fraction(sys.float_info.max)
+    fits = as_fraction is not None and 0 <= as_fraction <= largest and (zero_allowed or as_fraction > 0)
+    if fits:
+        require_positive("eta", value, zero_allowed=zero_allowed)
+    else:
+        said = refusal(require_positive, "eta", value, zero_allowed=zero_allowed)
+        assert said.endswith(f"choose a finite number {'>= 0' if zero_allowed else '> 0'}")
+
+
+@pytest.mark.parametrize("value", [True, "1", None, 1j, [1.0], np.array(1.0), np.array([1.0])])
+def test_what_is_no_number_is_refused(value):
+    assert refusal(require_positive, "eta", value) == (
+        f"eta={value!r} is not a number; choose a finite number > 0"
+    )
+
+
+@QUICK
+@given(st.integers(1, 10**40), st.integers(1, 10**6))
+def test_steps_that_are_no_whole_rounds_name_the_next_multiple(total, tau):
+    if total % tau == 0:
+        assert make(local_steps=tau, total_steps=total).num_rounds * tau == total
+        return
+    said = refusal(make, local_steps=tau, total_steps=total)
+    named = int(said.rsplit(" ", 1)[1])
+    assert total < named < total + tau and named % tau == 0
+    assert make(local_steps=tau, total_steps=named).num_rounds == total // tau + 1
+
+
+def test_steps_beyond_any_double_are_refused_like_others():
+    assert "is not a multiple of local_steps=3" in refusal(make, total_steps=10**400)
+
+
+@pytest.mark.parametrize("name", ["clients_per_round", "local_steps", "total_steps", "batch_size", "seed"])
+def test_every_count_is_refused_by_its_own_name(name):
+    for value in (-1, 1.5, True, "2"):
+        assert refusal(make, **{name: value}).startswith(f"{name}={value!r}")
+    assert FORM.match(refusal(make, **{name: -1}))
+
+
+def test_none_is_allowed_for_the_batch_only():
+    assert make(batch_size=None).batch_size is None
+    for name in ("clients_per_round", "local_steps", "total_steps", "seed", "step_size"):
+        assert f"{name}=None is not" in refusal(make, **{name: None})
+
+
+def test_seeds_are_those_of_sixty_four_bits():
+    assert make(seed=2**64 - 1).seed == 2**64 - 1
+    assert refusal(make, seed=2**64) == f"seed={2**64} is out of range; choose 0..{2**64 - 1}"
+
+
+COUNTS = {"clients_per_round": 2, "local_steps": 100, "total_steps": 200, "batch_size": 3, "seed": 5}
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int64, np.uint64, torch.tensor])
+def test_integers_of_numpy_become_pythons_own(kind):
+    config = make(**{name: kind(value) for name, value in COUNTS.items()})
+    assert config == make(**COUNTS) and hash(config) == hash(make(**COUNTS))
+    assert all(type(getattr(config, name)) is int for name in COUNTS)
+    assert json.loads(json.dumps(config.to_dict())) == {**COUNTS, "step_size": 0.1}
+
+
+def test_a_run_with_integers_of_numpy_is_the_run_with_pythons():
+    problem = synthetic_quadratic(num_clients=3, dimension=2)
+    small = {name: np.uint8(value) for name, value in COUNTS.items()}  # 2 * 100 * 3 does not fit a byte
+    one, other = (
+        fedpaq.train(problem, make(**counts, step_size=0.01), executor="sequential", evaluate_every=0)
+        for counts in (small, COUNTS)
+    )
+    assert one.to_json() == other.to_json()
+
+
+def test_a_config_becomes_the_json_it_is_made_from():
+    config = make(batch_size=None, seed=2**63)
+    assert FedPAQConfig(**json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_a_schedule_is_named_in_json_and_asked_round_by_round():
+    def halving(round):
+        return 2.0**-round
+
+    config = make(step_size=halving)
+    assert [config.step_size_at(round) for round in range(4)] == [1.0, 0.5, 0.25, 0.125]
+    assert config.to_dict()["step_size"] == repr(halving)
+    assert make(step_size=2).step_size_at(99) == 2.0 and type(make(step_size=2).step_size_at(0)) is float
+
+
+@pytest.mark.parametrize("value", [0, -0.5, math.nan, math.inf, "0.1", None, True])
+def test_a_schedule_that_returns_no_step_size_says_in_which_round(value):
+    said = refusal(make(step_size=lambda _: value).step_size_at, 7)
+    assert said.startswith(f"step_size(round=7)={value!r} is not")
+
+
+def test_a_frozen_config_cannot_be_changed():
+    with pytest.raises(AttributeError):
+        make().seed = 3
+
+
+@QUICK
+@given(st.integers(1, 50), st.integers(1, 50))
+def test_a_round_needs_as_many_clients_as_it_asks(r, n):
+    config = make(clients_per_round=r)
+    if r <= n:
+        config.check_against(n)
+    else:
+        said = refusal(config.check_against, n)
+        assert said.startswith(f"clients_per_round={r} exceeds num_clients={n};") and said.endswith(f"1..{n}")
+
+
+@pytest.mark.parametrize("name", ["clients_per_round", "local_steps", "total_steps", "batch_size"])
+def test_a_batch_of_runs_shares_its_shape(name):
+    first, second = make(), make(**{name: 6 if name != "total_steps" else 12})
+    if name == "local_steps":
+        assert second.num_rounds == 1
+    said = refusal(require_same_shape, [first, second, first])
+    assert said.startswith(f"{name} takes 2 values in one sweep; only step_size and seed may differ")
+
+
+def test_a_batch_of_runs_may_differ_in_step_size_and_seed():
+    configs = [make(seed=seed, step_size=eta) for seed, eta in [(0, 0.1), (1, 0.2), (2, math.sqrt)]]
+    assert require_same_shape(configs) is configs[0]
+    assert refusal(require_same_shape, []) == "configs=[] is empty; a sweep needs at least one config"
+
+
+def test_an_index_that_fails_is_told_as_no_integer():
+    class Broken:
+        def __index__(self):
+            raise TypeError("not today")
+
+        def __repr__(self):
+            return "Broken()"
+
+    with pytest.raises(TypeError):
+        operator.index(Broken())
+    assert refusal(make, seed=Broken()).startswith("seed=Broken() is not an integer; choose 0..")
