@@ -45,15 +45,15 @@ def digits(value: float) -> str:
 def seconds(value: float) -> str:
     """Return a duration with three digits and a unit that fits."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if value >= scale:
-            return f"{value / scale:.3g} {unit}" if value < 1000 * scale else f"{value / scale:,.0f} {unit}"
+        if value >= 0.9995 * scale:  # rounds to 1 of this unit, not to 1000 of the one below
+            return f"{value / scale:.3g} {unit}" if value < 999.5 * scale else f"{value / scale:,.0f} {unit}"
     return f"{value / 1e-9:.3g} ns"
 
 
 def size(value: float) -> str:
     """Return a number of bytes with three digits and a unit that fits."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= scale:
+        if value >= 0.9995 * scale:
             return f"{value / scale:.3g} {unit}"
     return f"{value:.0f} B"
 

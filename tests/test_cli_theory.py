@@ -54,7 +54,7 @@ def test_measured_runs_are_compared_and_plotted(tmp_path):
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        (["--plot", "x.png"], "needs measured runs"),
+        (["--plot", "x.png"], "shows measured runs"),
         (["--measure", "1"], "measure=1"),
         (["--clients-per-round", "9"], "clients_per_round=9"),
         (["--levels", "1", "--local-steps", "1", "--measure", "2", "--clients-per-round", "1"], "k0="),

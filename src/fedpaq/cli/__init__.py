@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
+import click
 import typer
 
 from fedpaq import __version__
 from fedpaq.cli import bench, data
 from fedpaq.cli.doctor import doctor
 from fedpaq.cli.inspect import inspect
+from fedpaq.cli.interrupts import INTERRUPTED
 from fedpaq.cli.plan import plan
 from fedpaq.cli.reproduce import reproduce
 from fedpaq.cli.run import run
@@ -19,7 +21,8 @@ from fedpaq.errors import FedPAQError
 
 app = typer.Typer(
     name="fedpaq",
-    help="Federated learning with tiny uploads: periodic averaging, partial participation, quantization.",
+    help="Federated learning with tiny uploads: periodic averaging, partial participation, quantization."
+    "\n\nExample: fedpaq run mnist-logistic",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -57,17 +60,29 @@ app.add_typer(bench.app, name="bench")
 def main() -> None:
     """Run the command line; an expected error is one line on standard error and exit code 2."""
     try:
-        app()
-    except FedPAQError as error:
-        if _options["debug"]:
-            raise
-        print(f"fedpaq: error: {error}", file=sys.stderr)
-        sys.exit(2)
+        code = app(prog_name="fedpaq", standalone_mode=False) or 0
+    except click.UsageError as error:
+        code = _refuse(_advice(error))
+    except (FedPAQError, MemoryError) as error:
+        code = _refuse(str(error))
     except OSError as error:  # a full disk, a folder that cannot be written
-        if _options["debug"]:
-            raise
-        print(f"fedpaq: error: {error.filename or 'file'}: {error.strerror or error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
+        code = _refuse(f"{error.filename or 'file'}: {error.strerror or error}")
+    if code == INTERRUPTED:  # typer's word for a KeyboardInterrupt
         print("fedpaq: interrupted", file=sys.stderr)
-        sys.exit(130)
+    sys.exit(code)
+
+
+def _refuse(message: str) -> int:
+    """Print what is wrong, if it is not said yet; called while the error is handled."""
+    if _options["debug"]:
+        raise
+    if message:
+        print(f"fedpaq: error: {message}", file=sys.stderr)
+    return 2
+
+
+def _advice(error: click.UsageError) -> str:
+    """Return typer's complaint as one line; a missing command has shown the help and has none."""
+    message = " ".join(error.format_message().split())
+    path = error.ctx.command_path if error.ctx else "fedpaq"
+    return f"{message.rstrip('.')}; see {path} --help" if message else ""

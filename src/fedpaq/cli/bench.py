@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-app = typer.Typer(help="Measure fedpaq on this machine.", no_args_is_help=True)
+app = typer.Typer(help="Measure fedpaq on this machine.\n\nExample: fedpaq bench codec", no_args_is_help=True)
 SIZES = (785, 92_027, 1_000_000, 4_000_000)
 
 
@@ -45,7 +45,7 @@ def bench_codec(
         typer.echo(json_module.dumps(rows, indent=1))
         return
     table = Table(title="payloads of Gaussian updates; speed relative to memcpy")
-    for heading in ("p", "s", "payload B", "/ entropy", "bits/coord", "encode", "decode", "accumulate"):
+    for heading in ("p", "s", "payload B", "/ entropy", "bits / p", "encode", "decode", "add up"):
         table.add_column(heading, justify="right")
     for row in rows:
         table.add_row(*(_text(row[name]) for name in COLUMNS))

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Find, fetch and check the datasets of the named problems. mnist-logistic needs none of them: "
-    "its images come with the package.",
+    "its images come with the package."
+    "\n\nExample: fedpaq data list",
     no_args_is_help=True,
 )
 DataDir = Annotated[
@@ -32,7 +33,10 @@ Names = Annotated[list[str] | None, typer.Argument(metavar="DATASET", help="Defa
 
 @app.command("list")
 def list_datasets(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List datasets and where they are, and the problems that use them."""
+    """List datasets and where they are, and the problems that use them.
+
+    Example: fedpaq data list --json
+    """
     from fedpaq.problems.catalogue import DATASETS
     from fedpaq.problems.datasets import require_folder
     from fedpaq.problems.named import PROBLEMS
@@ -70,6 +74,8 @@ def get(
 
     They go to the folder --data-dir or FEDPAQ_DATA names, else to the cache. What is there and
     intact is not fetched again.
+
+    Example: fedpaq data get mnist cifar10
     """
     from fedpaq.problems.catalogue import spec
     from fedpaq.problems.download import default_cache, download
@@ -89,6 +95,8 @@ def check(names: Names = None, data_dir: DataDir = None, as_json: AsJson = False
     """Read datasets in full and verify formats, shapes, labels and, where published, checksums.
 
     Exits with 1 if one is damaged, or was named but not found.
+
+    Example: fedpaq data check mnist --data-dir DIR
     """
     from fedpaq.problems.catalogue import DATASETS, spec
     from fedpaq.problems.datasets import require_folder

@@ -14,6 +14,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedpaq.errors import DatasetError
+
 PACKAGES = ("fedpaq", "numpy", "torch", "numba", "scipy", "matplotlib", "plotly", "flwr", "triton")
 
 
@@ -83,11 +85,17 @@ def _kernels() -> dict[str, str]:
 
 def _data(data_dir: Path | None) -> dict[str, str]:
     from fedpaq.problems.catalogue import DATASETS
-    from fedpaq.problems.datasets import locate
+    from fedpaq.problems.datasets import locate, require_folder
     from fedpaq.problems.download import default_cache
 
+    if data_dir is not None:
+        require_folder(data_dir)
     found = {"mnist-0-8": "bundled"}
     for name, dataset in DATASETS.items():
-        source = locate(dataset, data_dir=data_dir, cache_dir=default_cache())
-        found[name] = "not found; see `fedpaq data`" if source is None else source.path.name
+        try:
+            source = locate(dataset, data_dir=data_dir, cache_dir=default_cache())
+        except DatasetError:  # some files are missing
+            found[name] = "incomplete; see `fedpaq data check`"
+        else:
+            found[name] = "not found; see `fedpaq data`" if source is None else source.path.name
     return found

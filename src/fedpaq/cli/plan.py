@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedpaq.cli.picture import require_picture
 from fedpaq.cli.progress import progress_bar
 from fedpaq.cli.units import format_bytes, format_seconds, parse_bandwidth
 from fedpaq.errors import ConfigError
@@ -60,10 +61,13 @@ def plan(
     """
     from fedpaq import planner, problems
 
+    if plot is not None:
+        require_picture(plot, wanted=not from_theory, advice="leave out --from-theory")
     model = _cost_model(bandwidth, step_seconds, straggler, ratio, batch_size)
     task = problems.load(problem, num_clients=num_clients, seed=seed, data_dir=data_dir)
     if from_theory:
-        _from_theory(task, target_loss, model, max_clients or num_clients, batch_size, json)
+        most = num_clients if max_clients is None else max_clients
+        _from_theory(task, target_loss, model, most, batch_size, json)
         return
     with progress_bar(json) as bar:
         job = bar.add_task("checking the target", total=None, note="")
@@ -96,7 +100,7 @@ def _cost_model(
 ) -> Any:
     """Return the cost model; a step's mean time is split into a fixed and a random part."""
     from fedpaq import CostModel
-    from fedpaq.config import require_positive
+    from fedpaq.config import require_int, require_positive
 
     if (bandwidth is None) == (ratio is None):
         raise ConfigError(
@@ -106,6 +110,7 @@ def _cost_model(
         return CostModel.from_ratio(ratio)
     assert bandwidth is not None  # exactly one is set
     require_positive("step_seconds", step_seconds)
+    require_int("batch_size", batch_size, 1)
     if not 0 < straggler <= 1:
         raise ConfigError(f"straggler={straggler} is not a share; choose above 0 and up to 1")
     gradient = step_seconds / batch_size
@@ -166,11 +171,13 @@ def _from_theory(
     """Print the shapes by what the theorems guarantee."""
     from dataclasses import asdict
 
+    from fedpaq.config import require_int
     from fedpaq.planner import Shape
     from fedpaq.planner.closed_form import LOOSENESS, Knowledge, plan_from_theory
     from fedpaq.planner.search_space import LEVELS, LOCAL_STEPS, default_cohorts
     from fedpaq.theory import estimate
 
+    require_int("max_clients", max_clients, 1, task.num_clients)
     known = estimate(task)
     if known.optimum is None or known.initial_error is None:
         raise ConfigError(

@@ -49,7 +49,8 @@ def reproduce(
 
     chosen = choose(figures or ["mnist"])
     folder = Output(output)
-    output.mkdir(parents=True, exist_ok=True)
+    is_new = not output.exists()
+    output.mkdir(parents=True, exist_ok=True)  # told now if it cannot be, not after the first curve
     missing = _run_all(chosen, folder, data_dir, quiet or json)
     for problem in missing:
         typer.echo(f"fedpaq: error: {problem}", err=True)
@@ -61,6 +62,8 @@ def reproduce(
         else:
             _print(verdicts)
             typer.echo(f"report: {folder.report}")
+    elif is_new:
+        output.rmdir()  # nothing was run: nothing is left behind
     if missing:
         raise typer.Exit(2)
 

@@ -95,11 +95,13 @@ def run(
     """
     from fedpaq import CostModel, FedPAQConfig, Identity, LowPrecision, problems
     from fedpaq.aggregation import find_aggregation
+    from fedpaq.config import require_positive
     from fedpaq.ranks import join
     from fedpaq.round_log import open_log
 
     if output is not None and not output.absolute().parent.is_dir():  # told now, not after hours of training
         raise ConfigError(f"output={str(output)!r} is in no folder that exists; make it first")
+    require_positive("gradient_seconds", gradient_seconds)
     cost_model = (
         CostModel.from_ratio(ratio, accounting=accounting)
         if bandwidth is None

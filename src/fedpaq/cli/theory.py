@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedpaq.cli.picture import require_picture
 from fedpaq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -71,8 +72,13 @@ def theory(
 
     if measure:
         require_int("measure", measure, 2)
-    elif plot is not None:
-        raise ConfigError(f"plot={str(plot)!r} needs measured runs; add e.g. --measure 20")
+    if plot is not None:
+        require_picture(plot, wanted=bool(measure), advice="it shows measured runs; add e.g. --measure 20")
+    require_int("local_steps", local_steps, 1)
+    if total_steps % local_steps:
+        raise ConfigError(
+            f"total_steps={total_steps} is not a multiple of local_steps={local_steps}; choose a multiple"
+        )
     task = problems.load(
         problem, num_clients=num_clients, seed=seed, data_dir=data_dir, regularization=regularization
     )

@@ -38,8 +38,8 @@ def format_bytes(count: float) -> str:
     ('785 B', '3.14 MB')
     """
     for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
+        if count >= 0.9995 * size:  # rounds to 1 of this unit, not to 1000 of the one below
+            return f"{_three_digits(count / size)} {unit}"
     return f"{count:.0f} B"
 
 
@@ -50,6 +50,11 @@ def format_seconds(seconds: float) -> str:
     ('20 ms', '1.5 min', '2 h')
     """
     for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min"), (1.0, "s")):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e3:.3g} ms"
+        if seconds >= 0.9995 * size:
+            return f"{_three_digits(seconds / size)} {unit}"
+    return f"{_three_digits(seconds * 1e3)} ms"
+
+
+def _three_digits(value: float) -> str:
+    """Return at least three digits and no exponent where there are more."""
+    return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"

@@ -22,7 +22,7 @@ def load(name: str) -> Any:
     """Return the kernels of ``fedpaq.compiled.<name>``, or None where numba is not installed."""
     if importlib.util.find_spec("numba") is None:
         return None
-    with announced("preparing numeric kernels (compiled at first use, then cached on disk)"):
+    with announced("preparing numeric kernels (compiled once, then cached on disk)"):
         return importlib.import_module(f"fedpaq.compiled.{name}")
 
 

@@ -24,11 +24,15 @@ def ticks(low: float, high: float) -> list[float]:
     [0.05, 0.1, 0.2, 0.5, 1.0, 2.0]
     >>> ticks(0.71, 1.02)
     [0.75, 0.8, 0.85, 0.9, 0.95, 1.0]
+    >>> ticks(0.0021, 0.0094)
+    [0.003, 0.004, 0.005, 0.006, 0.007, 0.008, 0.009]
     """
     if high / low > 6:
         powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
         values = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
     else:
-        step = min((s for s in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if (high - low) / s <= 8), default=1.0)
-        values = [step * number for number in range(1, int(high / step) + 1)]
+        power = int(np.floor(np.log10((high - low) / 8)))
+        steps = [digit * 10.0**exponent for exponent in (power, power + 1) for digit in (1, 2, 5)]
+        step = min(step for step in steps if (high - low) / step <= 8)
+        values = [step * number for number in range(int(low / step), int(high / step) + 1)]
     return [float(f"{value:.6g}") for value in values if low <= value <= high]
