@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Page, sync_playwright
+from reproduce_docs import PUBLISHED, published_curves
 
 from fedpaq.experiments import FIGURES, save_report
-from reproduce_docs import PUBLISHED, published_curves
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE, SCREENS = ROOT / "site", ROOT / "docs" / "figures" / "screens"

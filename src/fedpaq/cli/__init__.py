@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
-import click
 import typer
 
 from fedpaq import __version__
@@ -29,6 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _options = {"debug": False}
+UsageError: Any = typer.BadParameter.__base__  # click's, or that of the click inside newer versions of typer
 
 
 def _print_version(wanted: bool) -> None:
@@ -61,7 +61,7 @@ def main() -> None:
     """Run the command line; an expected error is one line on standard error and exit code 2."""
     try:
         code = app(prog_name="fedpaq", standalone_mode=False) or 0
-    except click.UsageError as error:
+    except UsageError as error:
         code = _refuse(_advice(error))
     except (FedPAQError, MemoryError) as error:
         code = _refuse(str(error))
@@ -81,7 +81,7 @@ def _refuse(message: str) -> int:
     return 2
 
 
-def _advice(error: click.UsageError) -> str:
+def _advice(error: Any) -> str:
     """Return typer's complaint as one line; a missing command has shown the help and has none."""
     message = " ".join(error.format_message().split())
     path = error.ctx.command_path if error.ctx else "fedpaq"

@@ -146,7 +146,9 @@ def _print(verdicts: list[dict[str, Any]]) -> None:
             table.add_section()
         name = entry["figure"] if entry["figure"] != previous else ""
         previous = entry["figure"]
-        table.add_row(name, entry["claim"].replace("-", " "), *(_cell(judged) for judged in entry["judged"].values()))
+        table.add_row(
+            name, entry["claim"].replace("-", " "), *(_cell(judged) for judged in entry["judged"].values())
+        )
     Console().print(table)
 
 
