@@ -37,14 +37,22 @@ class Choice:
     upload_bytes: float
 
 
-def run_final(task: Task, finished: Sequence[Arm]) -> tuple[list[Choice], int]:
-    """Return the best of the arms that finished a race, fastest first, and the gradient steps it took."""
+def run_final(
+    task: Task, finished: Sequence[Arm], last_factors: Sequence[float] = (1.0,)
+) -> tuple[list[Choice], int]:
+    """Return the best of the arms that finished a race, fastest first, and the gradient steps it took.
+
+    The last heat tries these multiples of the step sizes that won the first.
+    """
     whole = replace(task, watched_samples=None)
     first = {arm.shape: arm.step_size for arm in reversed(finished)}  # the fastest step size of a shape
     shapes = list(dict.fromkeys(arm.shape for arm in finished))[:HEAT_SHAPES]
     entries = {shape: [tidy(first[shape] * factor) for factor in NEIGHBOURS] for shape in shapes}
     heat, spent = run_heat(whole, entries, HEAT_SEEDS)
-    best = {choice.shape: [choice.step_size] for choice in heat[:LAST_SHAPES]}
+    best = {
+        choice.shape: [tidy(choice.step_size * factor) for factor in last_factors]
+        for choice in heat[:LAST_SHAPES]
+    }
     last, more = run_heat(whole, best, LAST_SEEDS)
     return last or heat, spent + more
 

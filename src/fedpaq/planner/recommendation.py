@@ -26,6 +26,7 @@ from fedpaq.problems import Problem
 
 RACE_SEEDS = range(4)
 BASELINE_SHAPES = 4  # of each baseline go to its final: one alone may owe its place to luck
+BASELINE_LAST_FACTORS = (0.5, 2**-0.5, 1.0)  # so that no baseline loses by a step size that was lucky before
 BASELINE_LIMIT = 100.0  # times the pick's seconds, after which a baseline is called slower than that
 
 Progress = Callable[[str, float], None]  # stage, modelled seconds so far
@@ -154,7 +155,8 @@ def _baselines(
             task, shapes, space.step_sizes, name, progress, max_seconds=BASELINE_LIMIT * pick_seconds
         )
         leading = list(dict.fromkeys(arm.shape for arm in finished))[:BASELINE_SHAPES]
-        choices, _ = run_final(task, [arm for arm in finished if arm.shape in leading])
+        entered = [arm for arm in finished if arm.shape in leading]
+        choices, _ = run_final(task, entered, BASELINE_LAST_FACTORS)
         if choices:
             found[name] = choices[0]
     return found
