@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedpaq import Key, LowPrecision, compiled, decode, encode
 from fedpaq.compiled import announced
+from fedpaq.compiled.__main__ import KERNELS
 
 
 @pytest.fixture
@@ -49,6 +53,22 @@ def test_kernels_are_loaded_once():
 def test_an_unknown_kernel_is_an_error():
     with pytest.raises(ModuleNotFoundError, match="no_such_kernel"):
         compiled.load("no_such_kernel")
+
+
+def test_kernels_can_be_compiled_ahead_and_unknown_ones_are_refused():
+    done = subprocess.run(
+        [sys.executable, "-m", "fedpaq.compiled", "philox", "phlox"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1 and "unknown kernels phlox; known: philox, low_precision" in done.stderr
+    known = {path.stem for path in Path(compiled.__file__).parent.glob("[a-z]*.py")}
+    assert set(KERNELS) <= known
+    ahead = subprocess.run(
+        [sys.executable, "-m", "fedpaq.compiled", "philox"], capture_output=True, check=False
+    )
+    assert ahead.returncode == 0 and ahead.stdout == b""
 
 
 def test_without_numba_the_twins_send_the_same_bytes(monkeypatch):

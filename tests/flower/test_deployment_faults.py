@@ -101,7 +101,7 @@ def test_a_supernode_killed_in_the_middle_of_a_round_costs_only_its_own_reply(de
 
 def test_a_run_goes_on_after_the_superlink_was_killed(deployment):
     folder = deployment.folder
-    settings = {"checkpoint": str(folder / "state"), "num_rounds": 3, "clients_per_round": 2}
+    settings = {"checkpoint": str(folder / "state"), "num_rounds": 2, "clients_per_round": 2}
     settings |= {"deadline": 120.0, "patience": 120.0, "seed": 2}
     slow = ";".join(f"1/{client}/slow" for client in range(3))
     interrupted = {"name": "interrupted", "folder": str(folder), "faults": slow, **settings}
@@ -118,7 +118,7 @@ def test_a_run_goes_on_after_the_superlink_was_killed(deployment):
     deployment.start_superlink()  # SuperNodes come back by themselves
     log, params, history = run_faulty(deployment, "resumed", {}, **settings)
     assert "continuing after round 1" in log
-    assert [record["server_round"] for record in history] == [1, 2, 3]
+    assert [record["server_round"] for record in history] == [1, 2]
     for round, record in enumerate(history):  # nobody lost, and the draws of an uninterrupted run
         drawn = sample_without_replacement(Key(seed=2, round=round), 3, 2).tolist()
         assert record["counted"] == record["asked"] == drawn

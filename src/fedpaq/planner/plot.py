@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ def save_plot(plan: Plan, times: TimeMap, path: Path) -> None:
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
     image = draw_map(left, plan, times)
-    figure.colorbar(image, ax=left, label="times the pick")
+    figure.colorbar(image, ax=left, label="times the pick", format="{x:g}")
     draw_front(right, plan)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
@@ -89,15 +89,19 @@ def draw_front(panel: Any, plan: Plan) -> None:
     panel.scatter(*zip(*points, strict=True), s=14, alpha=0.5, label="reached the target")
     panel.plot(*zip(*pareto_front(points), strict=True), "o-", color="tab:red", label="front")
     panel.set(xscale="log", yscale="log", xlabel="seconds to target", ylabel="bytes uploaded")
-    for axis in (panel.xaxis, panel.yaxis):
+    for axis, values in zip((panel.xaxis, panel.yaxis), zip(*points, strict=True), strict=True):
         axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter(_sparse_labels)
+        axis.set_minor_formatter(_labels("2346" if max(values) < 4 * min(values) else "25"))
     panel.legend(fontsize=8)
 
 
-def _sparse_labels(value: float, position: int | None = None) -> str:
-    """Label 2 and 5 between the decades: a front often lies within one."""
-    return f"{value:g}" if f"{value:e}"[0] in "25" else ""
+def _labels(digits: str) -> Callable[[float, int | None], str]:
+    """Return a formatter that also labels these between the decades: a front often lies within one."""
+
+    def label(value: float, position: int | None = None) -> str:
+        return f"{value:g}" if f"{value:e}"[0] in digits else ""
+
+    return label
 
 
 def _frame(corner: tuple[float, float]) -> Any:
