@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PIP := --quiet --disable-pip-version-check --no-compile  # Python compiles what is used, when it is used
+PIP := --quiet --disable-pip-version-check
 
 .PHONY: help demo test check bench docs deploy-demo screenshots clean
 help:  ## show this list
