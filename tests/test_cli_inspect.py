@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from codec_cases import arithmetic_message
-from fedpaq import encode
+from fedpaq import Key, LowPrecision, encode
 from fedpaq.cli import bench
 from fedpaq.cli.inspect import examine, inspect
 from fedpaq.errors import WireFormatError
@@ -69,3 +69,13 @@ def test_bench_codec_prints_ratios():
     assert [(row["dimension"], row["levels"]) for row in rows] == [(785, 1), (785, 29), (3000, 1), (3000, 55)]
     assert all(row["payload_over_entropy"] > 0.9 for row in rows)
     assert set(bench.COLUMNS) <= rows[0].keys()
+
+
+def test_large_amounts_are_written_out(tmp_path):
+    """23,008 bytes, not 2.301e+04."""
+    update = np.random.default_rng(0).standard_normal(92_027).astype(np.float32)
+    message = LowPrecision(levels=1).quantize(update, key=Key(seed=0))
+    (tmp_path / "payload.bin").write_bytes(encode(message))
+    result = CliRunner().invoke(app, [str(tmp_path / "payload.bin")], env={"COLUMNS": "80"})
+    expected = (2 * 92_027 + 32) / 8  # sign and level, a bit each, and the norm
+    assert result.exit_code == 0 and f"{expected:,.0f}" in result.output and "e+" not in result.output
