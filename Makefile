@@ -39,7 +39,7 @@ docs: $(READY)  ## build the documentation site into site/
 	@$(BIN)/python -m pip install $(PIP) -c constraints.txt -e '.[docs]'
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "open site/index.html"
 
-screenshots: docs  ## look at the report and every page of the site in a browser, and take their pictures
+screenshots: docs  ## look at the report and every page of the site in a browser; pictures of the report
 	@$(BIN)/python scripts/screenshots.py
 
 clean:  ## remove the environment and build products

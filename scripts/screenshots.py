@@ -1,4 +1,4 @@
-"""Pictures of the report and of the documentation, taken in a real browser, wide and narrow.
+"""The report and every page of the documentation in a real browser, wide and narrow; pictures of the report.
 
     make screenshots          # builds the site first; needs playwright and Chromium
 
@@ -23,7 +23,6 @@ from fedpaq.experiments import FIGURES, save_report
 ROOT = Path(__file__).resolve().parent.parent
 SITE, SCREENS = ROOT / "site", ROOT / "docs" / "figures" / "screens"
 WIDTHS = {1280: 900, 400: 800}  # pixels wide, pixels high
-SHOWN = ("quickstart",)  # pages of the site whose pictures are kept
 
 
 def write_report(path: Path) -> None:
@@ -49,7 +48,7 @@ def faults(page: Page, address: str) -> list[str]:
 
 
 def main() -> int:
-    """Look at every page in both widths, keep some pictures."""
+    """Look at every page in both widths, keep pictures of the report."""
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if chromium is None:
         sys.exit("no Chromium on this machine; install it, e.g. with apt-get install chromium")
@@ -71,9 +70,8 @@ def main() -> int:
                 for fault in faults(page, path.as_uri()):
                     wrong += 1
                     print(f"{name} at {width} pixels: {fault}", file=sys.stderr)
-                if name == "report" or name in SHOWN:
-                    page.screenshot(path=SCREENS / f"{name}-{width}.png")
                 if name == "report":
+                    page.screenshot(path=SCREENS / f"{name}-{width}.png")
                     page.locator("#mnist-levels").scroll_into_view_if_needed()
                     page.wait_for_timeout(300)
                     page.screenshot(path=SCREENS / f"{name}-figure-{width}.png")

@@ -65,7 +65,7 @@ def test_outputs_of_many_params_are_those_of_sums_over_units(widths, runs, rows,
     inputs = generator.normal(size=(rows, widths[0])).astype(np.float32)
     network = DenseNetwork(tuple(widths), SQUARED)
     found = network.outputs(torch.from_numpy(params), torch.from_numpy(inputs)).numpy()
-    assert found.shape == (runs, rows, widths[-1]) and network.num_layers == len(widths) - 1
+    assert found.shape == (runs, rows, widths[-1])
     for row, expected in zip(found, params, strict=True):
         np.testing.assert_allclose(row, outputs_by_hand(widths, expected, inputs), rtol=1e-4, atol=1e-4)
 

@@ -51,3 +51,10 @@ def test_links_between_pages_lead_somewhere():
         for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text()):
             if not target.startswith(("http:", "https:", "mailto:")):
                 assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+def test_every_picture_kept_with_the_docs_is_shown_on_a_page():
+    pages = "".join(path.read_text() for path in [*DOCS.glob("*.md"), DOCS.parent / "README.md"])
+    pictures = [path.relative_to(DOCS).as_posix() for path in DOCS.glob("figures/**/*.png")]
+    unseen = [name for name in pictures if name not in pages]
+    assert pictures and unseen == []

@@ -194,12 +194,12 @@ def norm_of(message: Message) -> float:
 
 def add_messages(messages: Sequence[Message], run_of: Int64, total: Float64) -> None:
     """Add messages, in order, to the totals of their runs: (runs, p)."""
-    if isinstance(messages, QuantizedBatch) and compiled.load("nonzeros") is not None:
+    kernels = compiled.load("nonzeros")
+    if kernels is not None and isinstance(messages, QuantizedBatch):
         width = messages.bucket_size or max(total.shape[1], 1)
         units = np.asarray(messages.norms, np.float64) / messages.levels
         if SPARSE * messages.counts.sum() < messages.signed_levels.size:
             found = messages.nonzeros
-            kernels = compiled.load("nonzeros")
             kernels.add(found.ends, found.positions, found.values, units, width, run_of, total)
         else:
             compiled.load("low_precision").add_levels(messages.signed_levels, units, width, run_of, total)

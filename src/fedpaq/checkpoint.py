@@ -27,7 +27,6 @@ import numpy.typing as npt
 
 from fedpaq import strict_json
 from fedpaq.atomic_file import StrPath, keep, sync_folder, write_beside
-from fedpaq.atomic_file import atomic_write as atomic_write
 from fedpaq.errors import CheckpointError
 
 MAGIC = b"FEDPAQCK"

@@ -12,6 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedpaq.cli.options import AsJson
+
 app = typer.Typer(help="Measure fedpaq on this machine.\n\nExample: fedpaq bench codec", no_args_is_help=True)
 SIZES = (785, 92_027, 1_000_000, 4_000_000)
 
@@ -31,7 +33,7 @@ def bench_codec(
         typer.Option("--levels", "-s", help="Levels; repeatable; 0: ceil(sqrt(dimension)).", min=0, max=32767),
     ] = None,
     repeats: Annotated[int, typer.Option(help="Timings of each, of which the median counts.", min=1)] = 7,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    json: AsJson = False,
 ) -> None:
     """Print payload size against the entropy, and speed against memcpy, on Gaussian updates.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedpaq.cli.options import AsJson, DataDir
 from fedpaq.errors import DatasetError
 
 if TYPE_CHECKING:
@@ -23,11 +24,6 @@ app = typer.Typer(
     "\n\nExample: fedpaq data list",
     no_args_is_help=True,
 )
-DataDir = Annotated[
-    Path | None,
-    typer.Option(envvar="FEDPAQ_DATA", help="Folder with .npz files or the datasets' official files."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Names = Annotated[list[str] | None, typer.Argument(metavar="DATASET", help="Default: all of them.")]
 
 

@@ -8,22 +8,21 @@ import json as json_module
 import os
 import platform
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedpaq.cli.options import AsJson, DataDir
 from fedpaq.errors import DatasetError
 
 PACKAGES = ("fedpaq", "numpy", "torch", "numba", "scipy", "matplotlib", "plotly", "flwr", "triton")
 
 
 def doctor(
-    data_dir: Annotated[
-        Path | None, typer.Option(envvar="FEDPAQ_DATA", help="Folder with dataset files.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    data_dir: DataDir = None,
+    json: AsJson = False,
 ) -> None:
     """Report versions, devices, compiled kernels and the datasets found.
 

@@ -10,10 +10,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedpaq.cli.options import AsJson
+
 
 def inspect(
     file: Annotated[Path, typer.Argument(help="A payload, as fedpaq.encode wrote it.", dir_okay=False)],
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    json: AsJson = False,
 ) -> None:
     """Show a payload's header, density, bits per coordinate and entropy.
 

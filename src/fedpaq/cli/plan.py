@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedpaq.cli.options import AsJson, DataDir
 from fedpaq.cli.picture import require_picture
 from fedpaq.cli.progress import progress_bar
 from fedpaq.cli.units import format_bytes, format_seconds, parse_bandwidth
@@ -46,10 +47,8 @@ def plan(
     plot: Annotated[
         Path | None, typer.Option(help="Write the map of times and the front of time against upload here.")
     ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(envvar="FEDPAQ_DATA", help="Folder with dataset files.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    data_dir: DataDir = None,
+    json: AsJson = False,
 ) -> None:
     """Find the fastest way to a training loss on a given network.
 
@@ -90,9 +89,22 @@ def plan(
     else:
         _print(found, in_gradient_times=ratio is not None, compared=compare)
     if plot is not None:
-        from fedpaq.planner.plot import save_plot, time_map
+        _draw(found, plot, quiet=json)
 
-        save_plot(found, time_map(found, found.task.default_space()), plot)
+
+def _draw(found: Plan, path: Path, quiet: bool) -> None:
+    """Time every tau and s for the map, and draw it."""
+    from fedpaq.planner.plot import save_plot, time_map
+
+    space = found.task.default_space()
+    with progress_bar(quiet) as bar:
+        job = bar.add_task("map", total=len(space.local_steps) * len(space.levels), note="")
+
+        def show(shape: Any) -> None:
+            bar.update(job, advance=1, note=str(shape))
+
+        times = time_map(found, space, show)
+    save_plot(found, times, path)
 
 
 def _cost_model(

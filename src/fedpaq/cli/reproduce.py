@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedpaq.cli.options import AsJson, DataDir
 from fedpaq.errors import DatasetError
 
 if TYPE_CHECKING:
@@ -29,11 +30,9 @@ def reproduce(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder for curves, plots and report; resumed if it exists.")
     ] = Path("reproduction"),
-    data_dir: Annotated[
-        Path | None, typer.Option(envvar="FEDPAQ_DATA", help="Folder with dataset files.")
-    ] = None,
+    data_dir: DataDir = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the verdicts.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON, not as a table.")] = False,
+    json: AsJson = False,
 ) -> None:
     """Run the figures of the paper on the real data and judge its claims.
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpaq.cli.interrupts import orderly_end
+from fedpaq.cli.options import AsJson, DataDir
 from fedpaq.cli.progress import progress_bar
 from fedpaq.cli.units import format_bytes, format_seconds, parse_bandwidth
 from fedpaq.errors import ConfigError
@@ -60,9 +61,7 @@ def run(
     device: Annotated[str, typer.Option(help="cpu or cuda: where data and updates live.")] = "cpu",
     evaluate_every: Annotated[int, typer.Option(help="Rounds between evaluations; 0: only the last.")] = 1,
     compare: Annotated[bool, typer.Option(help="Also run FedAvg on the same seed.")] = True,
-    data_dir: Annotated[
-        Path | None, typer.Option(envvar="FEDPAQ_DATA", help="Folder with dataset files.")
-    ] = None,
+    data_dir: DataDir = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the history as JSON here.")
     ] = None,
@@ -78,7 +77,7 @@ def run(
         Path | None,
         typer.Option(help="Write every round to FILE.csv, FILE.jsonl or a TensorBoard FOLDER as it ends."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    json: AsJson = False,
 ) -> None:
     """Train with FedPAQ and show what it cost.
 

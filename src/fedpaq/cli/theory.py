@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedpaq.cli.options import AsJson, DataDir
 from fedpaq.cli.picture import require_picture
 from fedpaq.errors import ConfigError
 
@@ -52,10 +53,8 @@ def theory(
     plot: Annotated[
         Path | None, typer.Option(help="Write the measured curve under the bounds here (.png, .svg, .pdf).")
     ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(envvar="FEDPAQ_DATA", help="Folder with dataset files.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    data_dir: DataDir = None,
+    json: AsJson = False,
 ) -> None:
     """Show the constants, conditions and bounds of Theorems 1 and 2 for a problem and a setting.
 

@@ -16,12 +16,17 @@ SLOWEST = 10.0  # times the pick's seconds shown in the map
 TimeMap = dict[tuple[int, int], float | None]  # (tau, s) to seconds; None: slower than SLOWEST
 
 
-def time_map(plan: Plan, space: SearchSpace) -> TimeMap:
-    """Return the time to target for every tau and s with the pick's cohort, each with its best step size."""
+def time_map(plan: Plan, space: SearchSpace, progress: Callable[[Shape], None] | None = None) -> TimeMap:
+    """Return the time to target for every tau and s with the pick's cohort, each with its best step size.
+
+    ``progress`` is told each shape before it is timed.
+    """
     times: TimeMap = {}
     for tau in space.local_steps:
         for levels in space.levels:
             shape = Shape(tau, plan.pick.shape.clients_per_round, levels or 0)
+            if progress is not None:
+                progress(shape)
             finished, _ = run_race(
                 plan.task, [shape], space.step_sizes, "map", max_seconds=SLOWEST * plan.pick.seconds
             )

@@ -24,11 +24,6 @@ class DenseNetwork:
     widths: tuple[int, ...]
     loss: str
 
-    @property
-    def num_layers(self) -> int:
-        """L."""
-        return len(self.widths) - 1
-
     def layers(self, params: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return (W (runs, out, in), b (runs, out)) of each layer as views of params (runs, p)."""
         views, start = [], 0

@@ -96,11 +96,6 @@ class Problem:
         """Return what the model computes with besides x: its frozen parameters and its buffers."""
         return [*self._frozen.values(), *self._buffers.values()]
 
-    @property
-    def has_buffers(self) -> bool:
-        """Whether the module keeps state besides its parameters (running statistics, counters)."""
-        return bool(self._buffers)
-
     @cached_property
     def draws_at_random(self) -> bool:
         """Whether the module itself draws random numbers while training (dropout)."""
