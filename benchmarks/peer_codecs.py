@@ -5,9 +5,11 @@ python benchmarks/peer_codecs.py [--repeats 7] [--dimension 1000000]
 Each peer's algorithm is written again here in a few lines, in the array library that its own code uses, with
 the parameters its authors publish: an update goes in, what would be sent comes out, and back to an estimate.
 Every codec must first prove unbiased. One thread each, in processor time (a busy machine would flatter the
-shortest); fedpaq's time includes quantizing, which the peers do in the same step, and is given without it too.
-Exits 1 unless fedpaq is smaller than each of them and encodes several times as fast; the aim of ten times is
-reported.
+shortest), in turns: at its turn a codec takes the update once, which finds the caches full of other codecs'
+data, and then some times more with other seeds, as when it is at work. The speeds are of the latter; the first
+call is given too. fedpaq's time includes quantizing, which the peers do in the same step, and is given without
+it as well. Exits 1 unless fedpaq is smaller than each of them and encodes several times as fast; the aim of ten
+times is reported.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from measurement import write
 
 Update = np.ndarray
 ENCODE_ONLY = "fedpaq s=4, encode alone"
-LEAST_SPEEDUP = 4  # below this something is broken, however busy the machine
+LEAST_SPEEDUP = 6  # below this something is broken, however busy the machine
+BURST = 8  # calls in a row, after a first one
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ def fedpaq_codec(levels: int) -> Codec:
 
 
 def fedpaq_encode_only(levels: int, update: Update) -> Codec:
-    """fedpaq's lossless half alone, on a message quantized before: what the entropy coding costs."""
+    """fedpaq's lossless half alone, on a message quantized before (which knows its non-zeros): the coding."""
     message = fedpaq.LowPrecision(levels=levels).quantize(update, key=fedpaq.Key(seed=0))
     return Codec(
         lambda _, seed: fedpaq.encode(message),
@@ -231,15 +234,24 @@ def check_unbiased(name: str, codec: Codec, trials: int = 300) -> float:
     return worst
 
 
-def processor_seconds(contenders: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Return the median processor time of each contender, taken in turn."""
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(repeats + 1):
+def processor_seconds(
+    contenders: dict[str, Callable[[int], Any]], repeats: int
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the median processor time of each contender's call in a burst, and of the first call before it."""
+    first, rest = ({name: list[float]() for name in contenders} for _ in range(2))
+    for turn in range(repeats + 1):
         for name, function in contenders.items():
-            start = time.process_time()
-            function()
-            times[name].append(time.process_time() - start)
-    return {name: statistics.median(values[1:]) for name, values in times.items()}
+            started = time.process_time()
+            function((BURST + 1) * turn)
+            called = time.process_time()
+            for call in range(1, BURST + 1):
+                function((BURST + 1) * turn + call)
+            first[name].append(called - started)
+            rest[name].append((time.process_time() - called) / BURST)
+    first_median, rest_median = (
+        {name: statistics.median(values[1:]) for name, values in times.items()} for times in (first, rest)
+    )
+    return rest_median, first_median
 
 
 def main() -> None:
@@ -263,12 +275,13 @@ def main() -> None:
     codecs[ENCODE_ONLY], scores[ENCODE_ONLY] = fedpaq_encode_only(4, update), scores["fedpaq s=4"]
     inputs = {name: update[: codec.largest] for name, codec in codecs.items()}
     sent = {name: codec.encode(inputs[name], 0) for name, codec in codecs.items()}
-    encode = processor_seconds(
-        {name: lambda c=codec, x=inputs[name]: c.encode(x, 0) for name, codec in codecs.items()},
+    encode, first_encode = processor_seconds(
+        {name: lambda seed, c=codec, x=inputs[name]: c.encode(x, seed) for name, codec in codecs.items()},
         arguments.repeats,
     )
-    decode = processor_seconds(
-        {name: lambda c=codec, y=sent[name]: c.decode(y) for name, codec in codecs.items()}, arguments.repeats
+    decode, _ = processor_seconds(
+        {name: lambda _, c=codec, y=sent[name]: c.decode(y) for name, codec in codecs.items()},
+        arguments.repeats,
     )
     rows = {}
     for name, codec in codecs.items():
@@ -276,6 +289,7 @@ def main() -> None:
         rows[name] = {
             "bits_per_coordinate": codec.num_bits(sent[name]) / size,
             "encode_million_coordinates_a_second": size / encode[name] / 1e6,
+            "first_encode_million_coordinates_a_second": size / first_encode[name] / 1e6,
             "decode_million_coordinates_a_second": size / decode[name] / 1e6,
             "largest_z_score": scores[name],
         }
@@ -288,10 +302,14 @@ def report(rows: dict[str, dict[str, float]], dimension: int) -> None:
     for name, row in rows.items():
         speed = ours["encode_million_coordinates_a_second"] / row["encode_million_coordinates_a_second"]
         row["encode_speedup_of_fedpaq"] = speed
+        row["first_encode_speedup_of_fedpaq"] = (
+            ours["first_encode_million_coordinates_a_second"] / row["first_encode_million_coordinates_a_second"]
+        )
         print(
             f"{name:30} {row['bits_per_coordinate']:8.4f} bits/coord  encode "
             f"{row['encode_million_coordinates_a_second']:8.2f} decode "
-            f"{row['decode_million_coordinates_a_second']:8.2f} Mcoord/s  fedpaq is {speed:6.1f} x as fast"
+            f"{row['decode_million_coordinates_a_second']:8.2f} Mcoord/s  fedpaq is {speed:6.1f} x as fast "
+            f"(first call: {row['first_encode_speedup_of_fedpaq']:.1f})"
         )
     alone = rows.pop(ENCODE_ONLY)
     peers = [row for row in rows.values() if row is not ours]
@@ -301,6 +319,7 @@ def report(rows: dict[str, dict[str, float]], dimension: int) -> None:
     results = {
         "smaller_than_each": smaller,
         "least_encode_speedup": least,
+        "least_encode_speedup_of_the_first_call": min(row["first_encode_speedup_of_fedpaq"] for row in peers),
         "least_encode_speedup_of_the_lossless_step_alone": ahead,
         "aim": 10,
     }

@@ -1,4 +1,4 @@
-"""Golden frames: a test fails when any byte of any code changes. A change of bytes needs a new version.
+"""Golden frames: a test fails when any byte of any code changes. Once released, a change needs a new version.
 
 ``tests/golden/frames.json`` maps names to frames in hexadecimal; messages come from integer arithmetic.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -51,7 +52,7 @@ def test_streams_written_side_by_side_do_not_touch(room, threads, monkeypatch):
     monkeypatch.setattr(gap_code, "BYTES_PER_NONZERO", room)
     monkeypatch.setattr(gap_code, "WORTH_THREADS", 0 if threads else 2**40)
     messages = [gaussian_message(150, 30_000, seed=seed) for seed in range(5)]
-    messages[2].signed_levels[:] = 0
+    messages[2] = replace(messages[2], signed_levels=np.zeros(150, np.int16))
     at = [np.flatnonzero(message.signed_levels) for message in messages]
     values = [message.signed_levels[part].astype(np.int16) for message, part in zip(messages, at, strict=True)]
     ends = np.cumsum([0, *map(len, at)])
@@ -83,7 +84,8 @@ def test_kernels_and_twins_were_written_for_the_same_numbers():
         ]
         assert len(shared) >= 4
         assert {key: getattr(kernels, key) for key in shared} == {key: getattr(twin, key) for key in shared}
-    assert compiled.load("low_precision").DITHER == Purpose.DITHER
+    kernels = compiled.load("low_precision")
+    assert (kernels.DITHER, kernels.DITHER_LOW) == (Purpose.DITHER, Purpose.DITHER_LOW)
     assert compiled.load("philox").MINIBATCH == Purpose.MINIBATCH
 
 
@@ -237,6 +239,7 @@ def test_a_draw_is_the_word_of_the_block_the_docstring_names(index):
     out = np.empty(1, np.uint32)
     compiled.load("philox").words(int(Purpose.CHECK), key.seed, key.round, key.client, index, out)
     assert out.tolist() == [expected]
+    assert compiled.load("philox").word(int(Purpose.CHECK), key.seed, key.round, key.client, index) == expected
 
 
 # Dense networks: plain NumPy in double precision, from the equations.

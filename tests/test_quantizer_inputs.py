@@ -75,7 +75,17 @@ def test_quantizing_leaves_the_update_as_it_was():
 def test_an_update_already_in_float32_is_not_copied():
     update = PLAIN.copy()
     assert np.shares_memory(as_float32(update), update)
-    assert as_float32(read_only(PLAIN)).flags.writeable
+    frozen = read_only(PLAIN)
+    assert np.shares_memory(as_float32(frozen), frozen)
+
+
+def test_an_update_that_lies_across_words_is_taken():
+    """As one cut out of a received buffer may: kernels want it aligned."""
+    data = b"x" + PLAIN.tobytes()
+    crooked = np.frombuffer(data, np.float32, offset=1)
+    assert not crooked.flags.aligned
+    for quantizer in (LowPrecision(1), LowPrecision(3, bucket_size=7), Identity()):
+        assert quantizer.quantize(crooked, key=KEY) == quantizer.quantize(PLAIN, key=KEY)
 
 
 @pytest.mark.parametrize("quantizer", [LowPrecision(1), Identity()], ids=lambda quantizer: quantizer.name)

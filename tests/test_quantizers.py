@@ -14,7 +14,7 @@ from fedpaq import Identity, Key, LowPrecision, compiled
 from fedpaq.errors import ConfigError, NonFiniteUpdateError
 from fedpaq.quantizers import QuantizedMessage, check_quantizer
 from fedpaq.quantizers.low_precision import quantize_numpy, sum_of_squares_numpy
-from fedpaq.randomness import Purpose, words_numpy
+from fedpaq.randomness import Purpose, halves_numpy
 
 
 @pytest.mark.parametrize(("dimension", "levels"), [(1, 1), (5, 1), (785, 1), (785, 10), (92027, 5)])
@@ -250,7 +250,8 @@ def test_the_kernel_equals_its_twin_at_any_scale_density_and_bucket(trial):
 def test_a_coordinate_just_at_its_threshold_is_not_skipped():
     """Values for which |x| s / norm + u comes within a few units in the last place of one."""
     key, dimension = Key(seed=8), 8192
-    dither = words_numpy(Purpose.DITHER, key, 0, dimension).astype(np.float64) * 2.0**-32
+    high, low = (halves_numpy(purpose, key, dimension) for purpose in (Purpose.DITHER, Purpose.DITHER_LOW))
+    dither = (high * 2.0**16 + low) * 2.0**-32
     near = 1 + np.flatnonzero(dither[1:] > 0.99)
     update = np.zeros(dimension, np.float32)
     update[0] = 1.0
@@ -265,3 +266,21 @@ def test_a_coordinate_just_at_its_threshold_is_not_skipped():
         assert message == quantize_numpy(moved, key, 1, None)
         counts.append(np.count_nonzero(message.signed_levels[near]))
     assert counts == sorted(counts) and counts[0] < len(near) / 4 and counts[-1] > len(near) * 3 / 4
+
+
+@pytest.mark.parametrize(("dimension", "levels"), [(8192, 1), (8191, 2), (700, 1), (900, 200)])
+def test_the_low_half_of_a_draw_decides_where_the_high_half_cannot(dimension, levels):
+    """Values half a unit of the high half below the next level: rare levels and dense ones alike."""
+    key = Key(seed=5, round=2, client=7)
+    high, low = (halves_numpy(purpose, key, dimension) for purpose in (Purpose.DITHER, Purpose.DITHER_LOW))
+    norm = np.float32(1.0)
+    update = np.zeros(dimension, np.float32)
+    near = np.flatnonzero(high[1:] > 0.97 * 2**16) + 1
+    update[near] = (1.0 - (high[near] + 0.5) * 2.0**-16) / levels
+    update[0] = math.sqrt(1.0 - float((update[near].astype(np.float64) ** 2).sum()))
+    message = LowPrecision(levels).quantize(update, key=key)
+    assert message == quantize_numpy(update, key, levels, None) and abs(message.norms[0] - norm) < 1e-6
+    up = message.signed_levels[near] > 0
+    share, error = np.mean(low[near] >= 2**15), 4 / math.sqrt(len(near))
+    assert len(near) >= 10 and abs(up.mean() - share) < error
+    assert 0 < up.sum() < len(near)  # the high halves alone say the same of all of them

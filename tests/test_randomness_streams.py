@@ -240,6 +240,7 @@ def test_purposes_keep_their_numbers():
         "DATA": 7,
         "CHECK": 8,
         "MODULE": 9,
+        "DITHER_LOW": 10,
     }
 
 

@@ -11,7 +11,7 @@ oracle of the compiled kernels (``fedpaq.compiled``) and of the Triton kernel.
 
 Word order. Draw i of a stream is word w of block b with, inside groups of 256 draws,
 i = 256 g + 64 w + l and b = 64 g + l: four runs of 64 lanes, which SIMD units and GPUs fill
-without shuffling.
+without shuffling. Half-words 2i and 2i + 1 are the low and the high half of draw i, as they lie in memory.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Purpose(IntEnum):
     DATA = 7
     CHECK = 8
     MODULE = 9
+    DITHER_LOW = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +104,12 @@ def words_numpy(purpose: Purpose, key: Key, start: int, count: int) -> UInt32:
     halves = np.array([seed & 0xFFFFFFFF, seed >> 32], np.uint32)
     blocks = philox(counter, halves)  # (count, 4)
     return blocks[np.arange(count), word.astype(np.intp)]
+
+
+def halves_numpy(purpose: Purpose, key: Key, count: int) -> npt.NDArray[np.uint16]:
+    """Return the first ``count`` half-words of a stream."""
+    draws = words_numpy(purpose, key, 0, (count + 1) // 2)
+    return draws.astype("<u4").view("<u2").astype(np.uint16)[:count]
 
 
 def words(purpose: Purpose, key: Key, count: int, start: int = 0) -> UInt32:

@@ -8,7 +8,7 @@ Geometric gaps need about two decisions and lose nothing; a heavy tail costs a l
 Each decision has a context (the mean to a quarter octave, the step, the node of the offset) with a state
 of two numbers: ``ones``, 32 per one seen, and ``count``, decisions seen. P(one) = ones / (32 count). At
 1024 both are halved, so old statistics fade. States start from the geometric law of mean m, worth
-eight (or four) decisions: small messages cannot pay for learning. All of it is integer arithmetic.
+four to sixteen decisions: small messages cannot pay for learning. All of it is integer arithmetic.
 
 Twin: ``fedpaq.compiled.adaptive_integers``.
 """

@@ -58,8 +58,8 @@ CORRUPT = {
 @functools.cache
 def initial_states() -> States:
     """Return the states every message starts from: signs, gaps, magnitudes."""
-    signs = np.full(SIGNS, pack_state(ONE * 4, 8), np.int32)
-    return np.concatenate([signs, prior_table(8), prior_table(4)])
+    signs = np.full(SIGNS, pack_state(ONE * 8, 16), np.int32)
+    return np.concatenate([signs, prior_table(8), prior_table(16)])
 
 
 def expected_excess(levels: int, width: int) -> int:
@@ -127,16 +127,15 @@ def encode_nonzeros(
     worth_threads = len(ends) > 2 and len(positions) > WORTH_THREADS
     encode = kernels.encode_on_threads if worth_threads else kernels.encode
     model = (dimension, levels, expected_excess(levels, width), initial_states(), RECIPROCALS)
-    room = BYTES_PER_NONZERO * np.diff(ends) + 16
-    sizes = np.empty(len(room), np.int64)
+    sizes = np.empty(len(ends) - 1, np.int64)
+    room = BYTES_PER_NONZERO
     while True:
-        rooms = np.concatenate([np.zeros(1, np.int64), np.cumsum(room)])
-        out = np.empty(rooms[-1], np.uint8)
-        encode(ends, positions, values, *model, out, rooms, sizes)
-        if np.all(sizes <= room):
-            break
-        room = np.maximum(room, sizes)  # the kernel counts what it could not write
-    return [out[start : start + size].tobytes() for start, size in zip(rooms, sizes, strict=False)]
+        starts = room * ends + 16 * np.arange(len(ends))
+        out = np.empty(starts[-1], np.uint8)
+        encode(ends, positions, values, *model, out, starts, sizes)
+        if np.all(starts[:-1] + sizes <= starts[1:]):
+            return [out[start : start + size].tobytes() for start, size in zip(starts, sizes, strict=False)]
+        room = 2 * room + 1  # the kernel counts on, but writes nothing beyond its part
 
 
 def decode_nonzeros(

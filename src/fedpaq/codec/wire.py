@@ -34,6 +34,7 @@ from fedpaq.quantizers.message import (
     RawMessage,
     level_dtype,
     num_buckets,
+    valid_notes,
 )
 
 # The gap code is never longer to speak of, but above this many non-zeros, one coordinate in eight or denser,
@@ -138,15 +139,20 @@ def _encode_quantized(batch: QuantizedBatch) -> list[bytes]:
     if not len(batch):
         return []
     batch = _checked(batch)
-    rows, dimension, levels, bucket_size = batch.signed_levels, batch.dimension, batch.levels, batch.bucket_size
-    in_blocks = suits_blocks(batch.counts, dimension)
-    bodies = iter(_gap_bodies(batch[np.flatnonzero(~in_blocks)] if in_blocks.any() else batch))
-    headers = {code: pack_header(code, dimension, levels, bucket_size) for code in (GAP, BLOCK)}
-    payloads = []
-    for row, norms, in_block in zip(rows, batch.norms, in_blocks.tolist(), strict=True):
-        body = block_code.encode(row, levels) if in_block else next(bodies)
-        payloads.append(seal(headers[BLOCK if in_block else GAP], norms.tobytes(), body))
-    return payloads
+    in_blocks = suits_blocks(batch.counts, batch.dimension)
+    if not in_blocks.any():
+        return _sealed(GAP, batch, _gap_bodies(batch))
+    for_blocks, for_gaps = batch[np.flatnonzero(in_blocks)], batch[np.flatnonzero(~in_blocks)]
+    _refuse_beyond(batch.levels, for_blocks.signed_levels)
+    bodies = [block_code.encode(row, batch.levels) for row in for_blocks.signed_levels]
+    blocks, gaps = iter(_sealed(BLOCK, for_blocks, bodies)), iter(_sealed(GAP, for_gaps, _gap_bodies(for_gaps)))
+    return [next(blocks if in_block else gaps) for in_block in in_blocks]
+
+
+def _sealed(code: int, batch: QuantizedBatch, bodies: list[bytes]) -> list[bytes]:
+    """Return the frames of messages whose bodies these are."""
+    header = pack_header(code, batch.dimension, batch.levels, batch.bucket_size)
+    return [seal(header, norms.tobytes(), body) for norms, body in zip(batch.norms, bodies, strict=True)]
 
 
 def suits_blocks(counts: npt.NDArray[np.int64], dimension: int) -> npt.NDArray[np.bool_]:
@@ -158,6 +164,8 @@ def _gap_bodies(batch: QuantizedBatch) -> list[bytes]:
     if not len(batch):
         return []
     found, width = batch.nonzeros, batch.bucket_size or batch.dimension
+    if valid_notes(batch) is None:  # a quantizer knows its levels
+        _refuse_beyond(batch.levels, found.values)
     streams = gap_code.encode_nonzeros(
         found.ends, found.positions, found.values, batch.dimension, batch.levels, width
     )
@@ -176,26 +184,35 @@ def _checked(batch: QuantizedBatch) -> QuantizedBatch:
     require_int("dimension", batch.dimension, 1)
     if batch.bucket_size is not None:
         require_int("bucket_size", batch.bucket_size, 1, MAX_BUCKET_SIZE)
-    if rows.max() > levels or rows.min() < -levels:
-        raise ConfigError(f"message.signed_levels exceeds levels={levels}; allowed: -{levels}..{levels}")
     norms = batch.norms.astype("<f4", copy=False)
     expected = num_buckets(batch.dimension, batch.bucket_size)
     if norms.shape[1:] != (expected,) or not np.isfinite(norms).all() or np.signbit(norms).any():
         raise ConfigError(f"message.norms is not {expected} finite, non-negative numbers")
-    stored = np.ascontiguousarray(rows, dtype=level_dtype(levels))
-    if stored is rows and norms is batch.norms:
+    if rows.dtype == level_dtype(levels) and norms is batch.norms:
         return batch
-    return QuantizedBatch(stored, norms, levels, batch.bucket_size)
+    _refuse_beyond(levels, rows)  # before it is made to fit
+    return QuantizedBatch(rows.astype(level_dtype(levels)), norms, levels, batch.bucket_size)
+
+
+def _refuse_beyond(levels: int, signed: npt.NDArray[Any]) -> None:
+    if signed.size and (signed.max() > levels or signed.min() < -levels):
+        raise ConfigError(f"message.signed_levels exceeds levels={levels}; allowed: -{levels}..{levels}")
 
 
 def _stacked(messages: Sequence[QuantizedMessage]) -> QuantizedBatch:
     """Return alike messages as a batch, without a copy where there is one."""
     first = messages[0]
-    rows = first.signed_levels[None, :]
     if len(messages) > 1:
         rows = np.stack([message.signed_levels for message in messages])
-    norms = np.stack([message.norms for message in messages])
-    return QuantizedBatch(rows, norms, first.levels, first.bucket_size)
+        norms = np.stack([message.norms for message in messages])
+        return QuantizedBatch(rows, norms, first.levels, first.bucket_size)
+    batch = QuantizedBatch(
+        first.signed_levels[None], np.asarray(first.norms)[None], first.levels, first.bucket_size
+    )
+    notes = valid_notes(first)
+    if notes is not None:
+        batch.note(notes)
+    return batch
 
 
 def _expected_header(payload: Any, dimension: int | None) -> Header:

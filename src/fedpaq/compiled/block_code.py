@@ -19,11 +19,11 @@ LEAST_STATE = 1 << 15
 DIRECT = 16
 BAD_END, EMPTY_TABLE, BEYOND_LEVELS = 1, 2, 3
 
-_KINDS = ("int8", "int16")
+_ROWS = [types.Array(kind, 1, "C", readonly=True) for kind in (types.int8, types.int16)]
 _BODY = types.Array(types.uint8, 1, "C", readonly=True)
 
 
-@njit([f"void({kind}[::1], uint8[::1])" for kind in _KINDS], cache=True, nogil=True)
+@njit([types.void(row, types.uint8[::1]) for row in _ROWS], cache=True, nogil=True)
 def classify(row, classes):
     """Write each block's class: the bit length of its sum of magnitudes."""
     for block in range(classes.size):
@@ -39,7 +39,10 @@ def classify(row, classes):
 
 
 @njit(
-    [f"void({kind}[::1], uint8[::1], uint8[::1], uint16[::1], int64[:, ::1])" for kind in _KINDS],
+    [
+        types.void(row, types.uint8[::1], types.uint8[::1], types.uint16[::1], types.int64[:, ::1])
+        for row in _ROWS
+    ],
     cache=True,
     nogil=True,
 )
@@ -136,7 +139,7 @@ def fill_slots(frequencies, classes, slots):
 @njit(
     [
         f"int64(uint16[::1], int64, uint8[::1], int64[:, ::1], uint32[:, ::1], int16[::1], {kind}[::1])"
-        for kind in _KINDS
+        for kind in ("int8", "int16")
     ],
     cache=True,
     nogil=True,
@@ -202,7 +205,7 @@ def octave_shift(magnitude):
     return shift
 
 
-@njit([f"int64({kind}[::1], uint8[::1])" for kind in _KINDS], cache=True, nogil=True)
+@njit([types.int64(row, types.uint8[::1]) for row in _ROWS], cache=True, nogil=True)
 def encode_extras(row, out):
     """Write the raw bits of the large levels, low bits first; return the bytes."""
     held, count, at = 0, 0, 0

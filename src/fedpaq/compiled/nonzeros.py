@@ -1,50 +1,30 @@
 """Finding the levels that are not zero, in machine code; twin: ``fedpaq.quantizers.nonzeros``.
 
-Most levels are zero, so eight bytes are looked at as one word, and eight words at once.
+Most levels are zero, so 64 are looked at as one mask.
 """
 
 from __future__ import annotations
 
-import numpy as np
-from numba import njit, prange
+from numba import njit, prange, types, uint64
 
-_KINDS = ("int8", "int16")
+from fedpaq.compiled.masks import NONE, WIDTH, count_bits, lowest_bit, not_zero
 
-
-@njit
-def aligned_words(row):
-    """Return (head, step, words): after ``head`` levels, words of ``step`` levels each, eight at a time.
-
-    A word must lie at a multiple of eight bytes; what is before and behind the words is fewer than 72 levels.
-    """
-    step = 8 // row.itemsize
-    head = min(row.size, (-row.ctypes.data & 7) // row.itemsize)
-    whole = (row.size - head) // (8 * step) * (8 * step)
-    return head, step, row[head : head + whole].view(np.uint64)
-
-
-@njit(inline="always")
-def any_of_eight(words, w):
-    """Tell whether any of words[w : w + 8] is not zero."""
-    low = words[w] | words[w + 1] | words[w + 2] | words[w + 3]
-    high = words[w + 4] | words[w + 5] | words[w + 6] | words[w + 7]
-    return low | high != 0
+_ROWS = [types.Array(kind, 2, "C", readonly=True) for kind in (types.int8, types.int16)]
 
 
 @njit
 def count_row(row):
-    """Return the number of non-zeros; a loop the compiler vectorises."""
+    """Return the number of non-zeros."""
+    whole = row.size // WIDTH * WIDTH
     count = 0
-    for start in range(0, row.size, 8192):
-        part = row[start : start + 8192]
-        inside = np.int16(0)
-        for i in range(part.size):
-            inside += np.int16(part[i] != 0)
-        count += inside
+    for start in range(0, whole, WIDTH):
+        count += count_bits(not_zero(row, start))
+    for i in range(whole, row.size):
+        count += row[i] != 0
     return count
 
 
-_COUNT = [f"void({kind}[:, ::1], int64[::1])" for kind in _KINDS]
+_COUNT = [types.void(rows, types.int64[::1]) for rows in _ROWS]
 
 
 @njit(_COUNT, cache=True, nogil=True)
@@ -62,31 +42,26 @@ def count_on_threads(rows, counts):
 
 
 @njit
-def collect_part(row, first, last, found, positions, values):
-    """Write the non-zeros of row[first:last]; return how many there are so far."""
-    for i in range(first, last):
-        if row[i] != 0:
-            positions[found] = i
-            values[found] = row[i]
-            found += 1
-    return found
-
-
-@njit
 def collect_row(row, positions, values):
-    """Write positions and values of the non-zeros, skipping 64 zero bytes at a time, then eight."""
-    head, step, words = aligned_words(row)
-    found = collect_part(row, 0, head, 0, positions, values)
-    for w in range(0, words.size, 8):
-        if any_of_eight(words, w):
-            for word in range(w, w + 8):
-                if words[word] != 0:
-                    first = head + word * step
-                    found = collect_part(row, first, first + step, found, positions, values)
-    collect_part(row, head + words.size * step, row.size, found, positions, values)
+    """Write positions and values of the non-zeros."""
+    whole = row.size // WIDTH * WIDTH
+    found = 0
+    for start in range(0, whole, WIDTH):
+        mask = not_zero(row, start)
+        while mask != NONE:
+            at = start + lowest_bit(mask)
+            positions[found] = at
+            values[found] = row[at]
+            found += 1
+            mask &= mask - uint64(1)
+    for at in range(whole, row.size):
+        if row[at] != 0:
+            positions[found] = at
+            values[found] = row[at]
+            found += 1
 
 
-_COLLECT = [f"void({kind}[:, ::1], int64[::1], int64[::1], int16[::1])" for kind in _KINDS]
+_COLLECT = [types.void(rows, types.int64[::1], types.int64[::1], types.int16[::1]) for rows in _ROWS]
 
 
 @njit(_COLLECT, cache=True, nogil=True)

@@ -29,6 +29,18 @@ def philox(c0, c1, c2, c3, k0, k1):
     return c0, c1, c2, c3
 
 
+@njit
+def word(purpose, seed, round, client, index):
+    """Return draw ``index`` of a stream."""
+    within = index % GROUP
+    block = uint64(index // GROUP) * uint64(LANES) + uint64(within % LANES)
+    c3 = uint32((uint64(purpose) << uint64(24)) | (block >> uint64(32)))
+    k0, k1 = uint32(uint64(seed) & uint64(0xFFFFFFFF)), uint32(uint64(seed) >> uint64(32))
+    w0, w1, w2, w3 = philox(uint32(block & uint64(0xFFFFFFFF)), uint32(round), uint32(client), c3, k0, k1)
+    low, high = (w0, w1) if within < 2 * LANES else (w2, w3)
+    return uint32(low if within % (2 * LANES) < LANES else high)
+
+
 @njit(inline="always")
 def fill_group(group, purpose, seed, round, client, out):
     """Write the 256 draws of one group; a loop over lanes that the compiler vectorises."""

@@ -3,7 +3,8 @@
 Twin: ``fedpaq.quantizers.low_precision``, equal to the bit. Three passes over r updates (r, p):
 
 1. norms: one program per client and chunk of 65,536 coordinates, in the pinned order of the sum;
-2. levels: one program per client and block of coordinates; Philox, scale, floor, one byte out;
+2. levels: one program per client and block of coordinates; Philox, scale, floor, one byte out; again for
+   the few blocks where a level hangs on the low half of a draw;
 3. sum: one program per block of coordinates, which walks over the clients in order. No atomics, so
    the order of additions is the CPU's.
 
@@ -25,12 +26,13 @@ from torch import Tensor
 
 from fedpaq.cuda.philox import stream_words
 
-DITHER = tl.constexpr(3)  # Purpose.DITHER
+DITHER, DITHER_LOW = tl.constexpr(3), tl.constexpr(10)  # Purpose
 CHUNK = 65_536  # coordinates per partial sum of squares
 LANES = tl.constexpr(256)
 UNROLL = tl.constexpr(8)  # rows of a chunk loaded before they are added
-BLOCK_LANES = 512  # Philox blocks per program of the levels pass
-BLOCK = 4 * BLOCK_LANES  # coordinates per program, and per entry of the statistics
+BLOCK_LANES = 128  # Philox blocks per program of the levels pass
+BLOCK = 8 * BLOCK_LANES  # coordinates per program, and per entry of the statistics
+SETTLED_BLOCKS = 16  # blocks per program that settles the few that need it
 SUM_BLOCK = 256  # coordinates per program of the sum
 
 
@@ -87,34 +89,87 @@ def norms_kernel(partial, norms, scales, units, count, chunks, levels, SIZE: tl.
     tl.store(units + at, tl.where(usable, exact / steps, zero), mask=inside)
 
 
-@triton.jit(do_not_specialize=["round", "levels", "buckets", "blocks"])
-def levels_kernel(
-    updates, scales, seeds, clients, signed, nonzeros, magnitudes,
+@triton.jit
+def halves_of(word):
+    """Return the half-words (2 SIZE,) of some words, low half first, as doubles."""
+    return tl.interleave(word & 0xFFFF, word >> 16).to(tl.float64)
+
+
+@triton.jit
+def round_block(
+    number, updates, scales, seeds, clients, signed, nonzeros, magnitudes,
     round, stride, signed_stride, dimension, width, buckets, levels, blocks,
-    SIZE: tl.constexpr, ONE_BUCKET: tl.constexpr,
+    SIZE: tl.constexpr, ONE_BUCKET: tl.constexpr, WHOLE_DRAWS: tl.constexpr,
 ):  # fmt: skip
-    """level = floor(|x| * s / norm + u) with the sign of x, for one block of one job."""
-    block, job = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    lanes = block * SIZE + tl.arange(0, SIZE)  # Philox blocks
-    words = stream_words(lanes, DITHER, tl.load(seeds + job), round, tl.load(clients + job))
-    first = lanes // 64 * 256 + lanes % 64  # the coordinate of word 0
+    """level = floor(|x| * s / norm + u) with the sign of x, for one block of one job.
+
+    u is the draw, or its high half; tells whether a level is so close to the next that the low half decides.
+    """
+    block, job = number % blocks, (number // blocks).to(tl.int64)
+    seed, client = tl.load(seeds + job), tl.load(clients + job)
+    lanes = block * SIZE + tl.arange(0, SIZE)  # Philox blocks of eight half-words, two of a word in a row
+    words = stream_words(lanes, DITHER, seed, round, client)
+    if WHOLE_DRAWS:
+        low_words = stream_words(lanes, DITHER_LOW, seed, round, client)
+    pair = tl.arange(0, 2 * SIZE)
+    first = block * (8 * SIZE) + pair // 128 * 512 + pair % 128  # the coordinates of word 0
     scale = tl.load(scales + job * buckets)
-    found, size = tl.zeros([SIZE], tl.int32), tl.zeros([SIZE], tl.int32)
+    found, size = tl.zeros([2 * SIZE], tl.int32), tl.zeros([2 * SIZE], tl.int32)
+    close = tl.zeros([2 * SIZE], tl.int32)
     for w in tl.static_range(4):
-        at = first + 64 * w
+        at = first + 128 * w
         inside = at < dimension
         value = tl.load(updates + job * stride + at, mask=inside, other=0.0)
         if not ONE_BUCKET:
             scale = tl.load(scales + job * buckets + at // width, mask=inside, other=0.0)
-        dither = words[w].to(tl.float64) * 2.3283064365386963e-10  # 2^-32
-        level = (tl.abs(value).to(tl.float64) * scale + dither).to(tl.int32)
-        level = tl.where(scale > 0.0, tl.minimum(level, levels), 0)
+        if WHOLE_DRAWS:
+            draw = halves_of(words[w]) + halves_of(low_words[w]) * 1.52587890625e-05  # 2^-16
+        else:
+            draw = halves_of(words[w])
+        reached = (tl.abs(value).to(tl.float64) * (scale * 65536.0) + draw).to(tl.int32)  # in 2^-16 levels
+        close |= ((reached & 0xFFFF) == 0xFFFF).to(tl.int32)
+        level = tl.where(scale > 0.0, tl.minimum(reached >> 16, levels), 0)
         found += (level > 0).to(tl.int32)
         size += level
         level = tl.where(value < 0.0, -level, level)
         tl.store(signed + job * signed_stride + at, level.to(signed.dtype.element_ty))
-    tl.store(nonzeros + job * blocks + block, tl.sum(found, axis=0))
-    tl.store(magnitudes + job * blocks + block, tl.sum(size, axis=0))
+    tl.store(nonzeros + number, tl.sum(found, axis=0))
+    tl.store(magnitudes + number, tl.sum(size, axis=0))
+    return tl.max(close, axis=0)
+
+
+@triton.jit(do_not_specialize=["round", "levels", "buckets", "blocks"])
+def levels_kernel(
+    updates, scales, seeds, clients, signed, nonzeros, magnitudes, unsettled,
+    round, stride, signed_stride, dimension, width, buckets, levels, blocks,
+    SIZE: tl.constexpr, ONE_BUCKET: tl.constexpr,
+):  # fmt: skip
+    """Round one block by the high halves of its draws, and note whether that settles it."""
+    number = tl.program_id(0)
+    close = round_block(
+        number, updates, scales, seeds, clients, signed, nonzeros, magnitudes,
+        round, stride, signed_stride, dimension, width, buckets, levels, blocks, SIZE, ONE_BUCKET, False,
+    )  # fmt: skip
+    tl.store(unsettled + number, close)
+
+
+@triton.jit(do_not_specialize=["round", "levels", "buckets", "blocks", "count"])
+def settle_kernel(
+    updates, scales, seeds, clients, signed, nonzeros, magnitudes, unsettled,
+    round, stride, signed_stride, dimension, width, buckets, levels, blocks, count,
+    SIZE: tl.constexpr, ONE_BUCKET: tl.constexpr, PER_PROGRAM: tl.constexpr,
+):  # fmt: skip
+    """Round again, by whole draws, those of some blocks that are unsettled: three in two hundred.
+
+    A kernel of its own: in the first, the registers for what is rarely needed would slow down the rest.
+    """
+    start = tl.program_id(0) * PER_PROGRAM
+    for number in range(start, tl.minimum(start + PER_PROGRAM, count)):
+        if tl.load(unsettled + number) != 0:
+            round_block(
+                number, updates, scales, seeds, clients, signed, nonzeros, magnitudes,
+                round, stride, signed_stride, dimension, width, buckets, levels, blocks, SIZE, ONE_BUCKET, True,
+            )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["buckets"])
@@ -150,12 +205,16 @@ def quantize(
     blocks = triton.cdiv(dimension, BLOCK)
     kind = torch.int8 if levels <= 127 else torch.int16
     signed = torch.empty(jobs, blocks * BLOCK, dtype=kind, device=updates.device)
-    nonzeros, magnitudes = torch.empty(2, jobs, blocks, dtype=torch.int32, device=updates.device)
-    levels_kernel[(jobs * blocks,)](
-        updates, scales, seeds, clients, signed, nonzeros, magnitudes,
+    nonzeros, magnitudes, unsettled = torch.empty(3, jobs, blocks, dtype=torch.int32, device=updates.device)
+    arguments = (
+        updates, scales, seeds, clients, signed, nonzeros, magnitudes, unsettled,
         round, updates.stride(0), signed.stride(0), dimension, width, buckets, levels, blocks,
-        BLOCK_LANES, buckets == 1, num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
+    count, one_bucket = jobs * blocks, buckets == 1
+    levels_kernel[(count,)](*arguments, BLOCK_LANES, one_bucket, num_warps=1, enable_fp_fusion=False)
+    settle_kernel[(triton.cdiv(count, SETTLED_BLOCKS),)](
+        *arguments, count, BLOCK_LANES, one_bucket, SETTLED_BLOCKS, num_warps=1, enable_fp_fusion=False
+    )
     return DeviceBatch(signed, norms, units, nonzeros, magnitudes, width)
 
 

@@ -11,7 +11,8 @@ Every step is pinned so that NumPy, numba and Triton agree to the bit:
   lanes each run down the chunk, the lanes are halved (256, 128, ... 1), the chunks are added in order.
 * The norm is rounded to float32 (it travels) and that same float32 scales the levels, so the
   quantizer stays unbiased. Rounding is monotone, hence norm >= max |x_i| and no level exceeds s.
-* u_i is draw i of the stream (seed, DITHER, round, client), times 2^-32.
+* u_i = (h_i + l_i 2^-16) 2^-16, h_i being half-word i of the stream (seed, DITHER, round, client) and l_i
+  that of DITHER_LOW. A level depends on l_i once in 65,536 times: the kernels draw it only then.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from fedpaq.quantizers.message import (
     level_dtype,
     num_buckets,
 )
-from fedpaq.randomness import Key, Purpose, words_numpy
+from fedpaq.quantizers.nonzeros import joined
+from fedpaq.randomness import Key, Purpose, halves_numpy
 
 NORM_CHUNK = 65_536
 NORM_LANES = 256
@@ -71,7 +73,8 @@ def quantize_numpy(update: Float32, key: Key, levels: int, bucket_size: int | No
             norms[bucket] = math.sqrt(sum_of_squares_numpy(update[part]))
         if 0 < norms[bucket] < np.inf:
             scaled[part] = np.abs(update[part]).astype(np.float64) * (levels / float(norms[bucket]))
-    dither = words_numpy(Purpose.DITHER, key, 0, dimension).astype(np.float64) * 2.0**-32
+    high, low = (halves_numpy(purpose, key, dimension) for purpose in (Purpose.DITHER, Purpose.DITHER_LOW))
+    dither = (high * 2.0**16 + low) * 2.0**-32
     magnitude = np.minimum(np.floor(scaled + dither), levels)
     signed = np.copysign(magnitude, update).astype(level_dtype(levels))
     return QuantizedMessage(signed, norms, levels, bucket_size)
@@ -128,35 +131,56 @@ class LowPrecision:
         rows = as_float32(updates)  # (r, p)
         if rows.ndim != 2 or len(rows) != len(keys):
             raise ConfigError(f"updates.shape={rows.shape} does not match the {len(keys)} keys; pass (r, p)")
-        batch = self._quantize_rows(rows, keys)
-        refuse_non_finite(batch.norms, rows, keys)
-        return batch
+        return self._quantize_rows(rows, keys)
 
     def _quantize_rows(self, rows: Float32, keys: Sequence[Key]) -> QuantizedBatch:
         dimension = rows.shape[1]
         norms = np.empty((len(rows), num_buckets(dimension, self.bucket_size)), np.float32)
         signed = np.empty(rows.shape, level_dtype(self.levels))
+        batch = QuantizedBatch(signed, norms, self.levels, self.bucket_size)
+        nonzeros = None
         kernels = compiled.load("low_precision")
         if kernels is None:
             for row, key in enumerate(keys):
                 message = quantize_numpy(rows[row], key, self.levels, self.bucket_size)
                 signed[row], norms[row] = message.signed_levels, message.norms
         else:
+            seeds = np.array([key.seed for key in keys], np.uint64)
+            rounds = np.array([key.round for key in keys], np.int64)
+            clients = np.array([key.client for key in keys], np.int64)
+            room = self._room_for_nonzeros(dimension)
+            positions, values = np.empty((len(rows), room), np.int64), np.empty((len(rows), room), np.int16)
+            counts = np.empty(len(rows), np.int64)
+            width = self.bucket_size or max(dimension, 1)
             kernels.quantize(
-                rows,
-                np.array([key.seed for key in keys], np.uint64),
-                np.array([key.round for key in keys], np.int64),
-                np.array([key.client for key in keys], np.int64),
-                self.levels,
-                self.bucket_size or max(dimension, 1),
-                norms,
-                signed,
+                rows, seeds, rounds, clients, self.levels, width, norms, signed, positions, values, counts
             )
-        return QuantizedBatch(signed, norms, self.levels, self.bucket_size)
+            if room and (counts >= 0).all():
+                nonzeros = joined(counts, positions, values)
+        refuse_non_finite(norms, rows, keys)
+        batch.note(nonzeros)
+        return batch
+
+    def _room_for_nonzeros(self, dimension: int) -> int:
+        """Return room for the non-zeros of a message where they are rare, else 0.
+
+        A bucket has s sqrt(p) of them at most on average, by Cauchy's inequality, and chance adds little.
+        """
+        width = min(self.bucket_size or dimension, dimension)
+        if not rare(self.levels, width):
+            return 0
+        return 2 * math.ceil(self.levels * math.sqrt(width)) * num_buckets(dimension, self.bucket_size) + 64
+
+
+def rare(levels: int, width: int) -> bool:
+    """Whether, on average, fewer than one coordinate in 32 has a level, whatever the update."""
+    return 1024 * levels * levels < width
 
 
 def as_float32(values: Any) -> Float32:
-    """Return a contiguous float32 array of an array or a tensor; read-only ones are copied, for the kernels."""
+    """Return a contiguous float32 array of an array or a tensor; itself, if it is one."""
+    if type(values) is np.ndarray and values.dtype == np.float32 and values.flags.c_contiguous:
+        return np.require(values, requirements=["A"])
     if hasattr(values, "detach"):
         values = values.detach().cpu()
         values = (values.float() if values.is_floating_point() else values).numpy()  # NumPy has no bfloat16
@@ -164,15 +188,15 @@ def as_float32(values: Any) -> Float32:
     if array.dtype.kind not in "fiu":
         raise ConfigError(f"update.dtype={array.dtype} is not numeric; pass float32")
     with np.errstate(over="ignore"):  # beyond float32 is infinite, which is refused by name
-        return np.require(array, np.float32, ["C", "W"])
+        return np.require(array, np.float32, ["C", "A"])
 
 
 def refuse_non_finite(norms: Float32 | Float64, rows: Float32, keys: Sequence[Key]) -> None:
     """Raise NonFiniteUpdateError naming the client and the first bad coordinate."""
-    bad = np.flatnonzero(~np.isfinite(norms).all(axis=1)) if norms.size else np.zeros(0, np.intp)
-    if not bad.size:
+    finite = np.isfinite(norms)
+    if finite.all():
         return
-    job = int(bad[0])
+    job = int(finite.all(axis=1).argmin())
     where = np.flatnonzero(~np.isfinite(rows[job]))
     client, round = keys[job].client, keys[job].round
     if where.size:

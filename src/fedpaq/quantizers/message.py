@@ -7,7 +7,7 @@ a ``RawMessage`` stands for its float32 values. Both are plain data: no key, no 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, overload
 
@@ -42,6 +42,7 @@ class QuantizedMessage:
     norms: Float32  # (1,) or (ceil(p / bucket_size),)
     levels: int  # s
     bucket_size: int | None = None
+    noted: Nonzeros | None = field(default=None, init=False, repr=False)  # see QuantizedBatch
 
     @property
     def dimension(self) -> int:
@@ -69,6 +70,9 @@ class QuantizedMessage:
         units = self.units() * weight
         unit = units[0] if self.bucket_size is None else units[at // self.bucket_size]
         total[at] += self.signed_levels[at] * unit
+
+    def __getstate__(self) -> dict[str, Any]:
+        return _without_notes(self)
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -110,16 +114,30 @@ Message = QuantizedMessage | RawMessage
 
 @dataclass(frozen=True, eq=False)
 class QuantizedBatch(Sequence[QuantizedMessage]):
-    """The messages of several clients as two arrays; indexing gives each as a view."""
+    """The messages of several clients as two arrays; indexing gives each as a view.
+
+    A quantizer that comes across the non-zeros notes them. They hold as long as nobody can change the levels:
+    its messages are read-only.
+    """
 
     signed_levels: npt.NDArray[Any]  # (r, p)
     norms: Float32  # (r, buckets)
     levels: int
     bucket_size: int | None = None
+    noted: Nonzeros | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        # Kernels take rows that lie one after the other, and none that are read-only.
-        object.__setattr__(self, "signed_levels", np.require(self.signed_levels, requirements=["C", "W"]))
+        # Kernels take rows that lie one after the other.
+        object.__setattr__(self, "signed_levels", np.require(self.signed_levels, requirements=["C", "A"]))
+
+    def note(self, nonzeros: Nonzeros | None) -> None:
+        """Make the levels read-only, and remember their non-zeros."""
+        self.signed_levels.flags.writeable = False
+        object.__setattr__(self, "signed_levels", self.signed_levels.view())  # which nobody can make writeable
+        object.__setattr__(self, "noted", nonzeros)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return _without_notes(self)
 
     @property
     def dimension(self) -> int:
@@ -129,12 +147,13 @@ class QuantizedBatch(Sequence[QuantizedMessage]):
     @cached_property
     def counts(self) -> npt.NDArray[np.int64]:
         """The number of non-zeros of each message."""
-        return count(self.signed_levels)
+        notes = valid_notes(self)
+        return count(self.signed_levels) if notes is None else notes.ends[1:] - notes.ends[:-1]
 
     @cached_property
     def nonzeros(self) -> Nonzeros:
         """The non-zeros of each message: looked for once, then added and encoded."""
-        return collect(self.signed_levels, self.counts)
+        return valid_notes(self) or collect(self.signed_levels, self.counts)
 
     def __len__(self) -> int:
         return len(self.signed_levels)
@@ -144,5 +163,20 @@ class QuantizedBatch(Sequence[QuantizedMessage]):
     @overload
     def __getitem__(self, at: slice | npt.NDArray[np.int64]) -> QuantizedBatch: ...
     def __getitem__(self, at: int | slice | npt.NDArray[np.int64]) -> QuantizedMessage | QuantizedBatch:
-        kind = QuantizedBatch if isinstance(at, slice | np.ndarray) else QuantizedMessage
-        return kind(self.signed_levels[at], self.norms[at], self.levels, self.bucket_size)
+        part = (self.signed_levels[at], self.norms[at], self.levels, self.bucket_size)
+        if not isinstance(at, int | np.integer):
+            return QuantizedBatch(*part)
+        message, notes = QuantizedMessage(*part), valid_notes(self)
+        if notes is not None:
+            object.__setattr__(message, "noted", notes.of(int(at)))
+        return message
+
+
+def valid_notes(levels: QuantizedMessage | QuantizedBatch) -> Nonzeros | None:
+    """Return the non-zeros a quantizer noted, unless the levels can have changed since."""
+    return None if levels.signed_levels.flags.writeable else levels.noted
+
+
+def _without_notes(levels: QuantizedMessage | QuantizedBatch) -> dict[str, Any]:
+    """Return what a copy or a pickle takes along: the copy's levels are its own to change."""
+    return {name: vars(levels)[name] for name in ("signed_levels", "norms", "levels", "bucket_size")}

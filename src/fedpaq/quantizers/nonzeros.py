@@ -22,6 +22,21 @@ class Nonzeros:
     positions: Int64
     values: npt.NDArray[np.int16]
 
+    def of(self, job: int) -> Nonzeros:
+        """Return those of one message."""
+        part = slice(int(self.ends[:-1][job]), int(self.ends[1:][job]))
+        return Nonzeros(np.array([0, part.stop - part.start]), self.positions[part], self.values[part])
+
+
+def joined(counts: Int64, positions: Int64, values: npt.NDArray[np.int16]) -> Nonzeros:
+    """Return the non-zeros of which row j of (r, room) holds the first ``counts[j]``."""
+    ends = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=ends[1:])
+    if len(counts) == 1:  # nothing to move together
+        return Nonzeros(ends, positions[0, : ends[1]], values[0, : ends[1]])
+    held = np.arange(positions.shape[1]) < counts[:, None]
+    return Nonzeros(ends, positions[held], values[held])
+
 
 def count(rows: npt.NDArray[Any]) -> Int64:
     """Return the number of non-zeros of each row of levels (r, p)."""
