@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from fedpaq.cli.plan import plan
+from fedpaq.cli.plan import counted, plan
 from fedpaq.errors import ConfigError
 
 app = typer.Typer()
@@ -20,7 +20,12 @@ def test_a_table_recommends_a_configuration_in_human_units():
     result = CliRunner().invoke(app, [*QUICK, "--bandwidth", "100kbit/s"], env={"COLUMNS": "100"})
     assert result.exit_code == 0, result.output
     assert "pick" in result.output and "on average" in result.output
-    assert "clients a round" in result.output
+    assert "a round, each for" in result.output
+
+
+@pytest.mark.parametrize(("number", "words"), [(1, "1 client"), (2, "2 clients"), (10, "10 clients")])
+def test_one_is_not_many(number, words):
+    assert counted(number, "client") == words
 
 
 def test_json_holds_the_pick():

@@ -58,6 +58,8 @@ def test_measured_runs_are_compared_and_plotted(tmp_path):
         (["--measure", "1"], "measure=1"),
         (["--clients-per-round", "9"], "clients_per_round=9"),
         (["--levels", "1", "--local-steps", "1", "--measure", "2", "--clients-per-round", "1"], "k0="),
+        (["-t", str(10**200), "-T", str(10**200)], "local_steps=1000"),
+        (["-T", str(5 * 10**60)], "total_steps=5000"),
     ],
 )
 def test_impossible_requests_are_refused(extra, message):

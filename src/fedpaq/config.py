@@ -16,6 +16,7 @@ from fedpaq.errors import ConfigError
 StepSize = float | Callable[[int], float]
 _SHAPE = ("clients_per_round", "local_steps", "total_steps", "batch_size")
 LARGEST = sys.float_info.max  # an integer may be larger, and then is no float
+MAX_STEPS = 2**53  # bounds count steps in doubles
 
 
 def require_int(name: str, value: object, low: int, high: int | None = None) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -131,13 +132,33 @@ def join(device: str = "cpu", timeout_seconds: float = TIMEOUT_SECONDS) -> Itera
     ranks = _start(device, timedelta(seconds=timeout_seconds))
     try:
         yield ranks
-        with suppress(RuntimeError):
-            dist.barrier()  # nobody hangs up while another still listens
+        _wait_for_all(ranks, "done", timeout_seconds)  # nobody hangs up while another still listens
+        _hang_up()
+        _wait_for_all(ranks, "gone", timeout_seconds)
     except Exception:
         if not ranks.speaks():
             raise SystemExit(2) from None
         raise
     finally:
+        _hang_up()
+
+
+def _wait_for_all(ranks: Ranks, stage: str, timeout_seconds: float) -> None:
+    """Wait until every rank has come to this stage, or the store is gone.
+
+    By the store, not by gloo's barrier: a thread of gloo that lets go of a tensor while Python shuts down
+    aborts the process (pytorch issue 190489), so the last word should not be gloo's.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    with suppress(RuntimeError):
+        here = ranks.store.add(f"fedpaq/{stage}", 1)
+        while here < ranks.size and time.monotonic() < deadline:
+            time.sleep(0.005)
+            here = ranks.store.add(f"fedpaq/{stage}", 0)
+
+
+def _hang_up() -> None:
+    if dist.is_initialized():
         with suppress(RuntimeError):
             dist.destroy_process_group()
 

@@ -144,9 +144,9 @@ def _print(found: Plan, *, in_gradient_times: bool, compared: bool) -> None:
         table.add_row(name, *_cells(choice, show))
     console.print(table)
     console.print(
-        f"Ask {pick.shape.clients_per_round} clients a round, each for {pick.shape.local_steps} local steps "
-        f"of size {pick.step_size:g}, and send updates "
-        + (f"quantized to {pick.shape.levels} levels" if pick.shape.levels else "as float32")
+        f"Ask {counted(pick.shape.clients_per_round, 'client')} a round, each for "
+        f"{counted(pick.shape.local_steps, 'local step')} of size {pick.step_size:g}, and send updates "
+        + (f"quantized to {counted(pick.shape.levels, 'level')}" if pick.shape.levels else "as float32")
         + f": {show(pick.seconds)}{unit} on average."
     )
     if compared:
@@ -154,6 +154,11 @@ def _print(found: Plan, *, in_gradient_times: bool, compared: bool) -> None:
             f"FedAvg, tuned: {_slower(found.fedavg, pick)}. QSGD, tuned: {_slower(found.qsgd, pick)}."
         )
     console.print(f"Found with {found.gradient_steps:,} simulated local steps.", style="dim")
+
+
+def counted(number: int, noun: str) -> str:
+    """Return e.g. "1 client" or "5 clients"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _cells(choice: Choice, show: Any) -> list[str]:

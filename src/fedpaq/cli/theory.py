@@ -65,7 +65,7 @@ def theory(
     Example: fedpaq theory synthetic-quadratic -n 10 -r 5 -t 4 -s 4 --measure 20 --plot bound.png
     """
     from fedpaq import Identity, LowPrecision, problems
-    from fedpaq.config import require_int
+    from fedpaq.config import MAX_STEPS, require_int
     from fedpaq.theory import estimate
     from fedpaq.verification import Setting
 
@@ -73,7 +73,8 @@ def theory(
         require_int("measure", measure, 2)
     if plot is not None:
         require_picture(plot, wanted=bool(measure), advice="it shows measured runs; add e.g. --measure 20")
-    require_int("local_steps", local_steps, 1)
+    require_int("local_steps", local_steps, 1, MAX_STEPS)
+    require_int("total_steps", total_steps, 1, MAX_STEPS)
     if total_steps % local_steps:
         raise ConfigError(
             f"total_steps={total_steps} is not a multiple of local_steps={local_steps}; choose a multiple"

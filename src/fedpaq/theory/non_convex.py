@@ -25,7 +25,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from fedpaq.config import require_int, require_positive
+from fedpaq.config import MAX_STEPS, require_int, require_positive
 from fedpaq.theory.assumptions import (
     Assumptions,
     Condition,
@@ -49,7 +49,7 @@ class NonConvexStepSize:
 
     def __post_init__(self) -> None:
         require_positive("smoothness", self.smoothness)
-        require_int("total_steps", self.total_steps, 1)
+        require_int("total_steps", self.total_steps, 1, MAX_STEPS)
 
     def __call__(self, round: int) -> float:
         """Return eta, the same in every round."""
@@ -78,8 +78,8 @@ class NonConvexBound:
     def __post_init__(self) -> None:
         require_variant(self.variant)
         require_cohort(self.num_clients, self.clients_per_round)
-        require_int("local_steps", self.local_steps, 1)
-        require_int("total_steps", self.total_steps, 1)
+        require_int("local_steps", self.local_steps, 1, MAX_STEPS)
+        require_int("total_steps", self.total_steps, 1, MAX_STEPS)
         self.assumptions.with_batch(self.batch_size)
 
     @cached_property

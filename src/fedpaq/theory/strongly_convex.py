@@ -27,7 +27,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from fedpaq.config import require_int, require_positive
+from fedpaq.config import MAX_STEPS, require_int, require_positive
 from fedpaq.errors import ConfigError
 from fedpaq.theory.assumptions import (
     Assumptions,
@@ -57,7 +57,7 @@ class StronglyConvexStepSize:
 
     def __post_init__(self) -> None:
         require_positive("strong_convexity", self.strong_convexity)
-        require_int("local_steps", self.local_steps, 1)
+        require_int("local_steps", self.local_steps, 1, MAX_STEPS)
         require_int("start", self.start, 0)
 
     def __call__(self, round: int) -> float:
@@ -87,7 +87,7 @@ class StronglyConvexBound:
     def __post_init__(self) -> None:
         require_variant(self.variant)
         require_cohort(self.num_clients, self.clients_per_round)
-        require_int("local_steps", self.local_steps, 1)
+        require_int("local_steps", self.local_steps, 1, MAX_STEPS)
         require_positive("loss_scale", self.loss_scale)
         if self.assumptions.strong_convexity is None:
             raise ConfigError(
