@@ -22,12 +22,12 @@ demo: $(READY)  ## the paper's first figure, run and judged, from the bundled da
 test: $(READY)  ## every test
 	@OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -q
 
-check: $(READY)  ## format, lint, types, audit of what is installed, tests
+check: $(READY)  ## format, lint, types, audit of what is installed, tests with new random examples
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/python scripts/audit.py
-	@$(MAKE) --no-print-directory test
+	@HYPOTHESIS_PROFILE=exploring $(MAKE) --no-print-directory test
 
 bench: $(READY)  ## the benchmarks, one after another
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

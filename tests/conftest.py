@@ -8,12 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 
 import fedpaq
 from small_problems import make_problem
 
 # Tests run in two processes on two cores: one thread each, or torch's threads wait for one another.
 torch.set_num_threads(1)
+
+# The same examples on every run, so that a change is judged by its own merits; `make check` looks for new ones.
+settings.register_profile("repeatable", derandomize=True)
+settings.register_profile("exploring", derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
