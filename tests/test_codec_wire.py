@@ -148,6 +148,17 @@ def test_gaussian_payloads_stay_within_two_percent_of_the_entropy(dimension, lev
         assert len(payload) <= 1.02 * order0_entropy(message.signed_levels) / 8 + 24
 
 
+@pytest.mark.parametrize("levels", [1, 5, 10, 29, 64])
+def test_not_one_small_payload_in_hundreds_is_larger_than_promised(levels):
+    """Where a message is too short to learn from: there the weights it starts with decide."""
+    messages = [gaussian_message(785, levels, seed=seed) for seed in range(300)]
+    excess = [
+        len(payload) - 1.02 * order0_entropy(message.signed_levels) / 8
+        for message, payload in zip(messages, encode_batch(messages), strict=True)
+    ]
+    assert max(excess) <= 24
+
+
 def test_density_that_varies_along_the_vector_is_exploited():
     message = uneven_message(50_000, 100)
     assert len(encode(message)) < 0.8 * order0_entropy(message.signed_levels) / 8
