@@ -12,7 +12,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (about a minute and a half) ..."
 	@$(BIN)/python -m pip install $(PIP) -c constraints.txt torch numba scipy
-	@PYTHONPATH=src $(BIN)/python -m fedpaq.compiled 2>/dev/null & \
+	@PYTHONPATH=src $(BIN)/python -m fedpaq.kernels.numba 2>/dev/null & \
 	$(BIN)/python -m pip install $(PIP) -c constraints.txt -e '.[dev,flower]' && wait
 	@touch $@
 
@@ -33,7 +33,7 @@ bench: $(READY)  ## the benchmarks, one after another
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 deploy-demo: $(READY)  ## a real Flower deployment on loopback: TLS, node authentication, four nodes
-	@$(BIN)/python -m fedpaq.flower examples/flower-mnist --supernodes 4 --tls --folder fedpaq-runs/deploy-demo
+	@$(BIN)/python -m fedpaq.flower.trial examples/flower-mnist --supernodes 4 --tls --folder fedpaq-runs/deploy-demo
 
 docs: $(READY)  ## build the documentation site into site/
 	@$(BIN)/python -m pip install $(PIP) -c constraints.txt -e '.[docs]'

@@ -30,10 +30,10 @@ import fedpaq
 from byte_counter import ByteCounter
 from fedpaq import codec
 from fedpaq.flower.layout import Layout, as_record
-from fedpaq.flower.loopback import Loopback
 from fedpaq.flower.mean import RoundMean
 from fedpaq.flower.protocol import PAYLOAD, RECORD, answer, bytes_array
 from fedpaq.flower.replies import Rules
+from fedpaq.flower.trial.loopback import Loopback
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "flower.json"

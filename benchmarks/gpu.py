@@ -24,10 +24,10 @@ import torch
 
 import fedpaq
 import gpu_checks
-from fedpaq import cuda
 from fedpaq.clients import Batched, Vectorised, local_work
 from fedpaq.clients.graphs import Graphs
-from fedpaq.devices import require_device
+from fedpaq.hardware.devices import require_device
+from fedpaq.kernels import cuda
 from fedpaq.problems.relu_network import relu_network
 from measurement import RESULTS, machine, summary
 

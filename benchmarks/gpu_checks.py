@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 import fedpaq
-from fedpaq import cuda
 from fedpaq.clients import Batched, Sequential, Vectorised, local_work
 from fedpaq.clients.graphs import Graphs
-from fedpaq.devices import on_device
+from fedpaq.hardware.devices import on_device
+from fedpaq.kernels import cuda
 from fedpaq.quantizers.low_precision import quantize_numpy
 from fedpaq.randomness import minibatches
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 import fedpaq
-from fedpaq.aggregation import Aggregation, ClippedMean, Mean, TrimmedMean
 from fedpaq.clients import LocalWork, choose_executor
+from fedpaq.server.aggregation import Aggregation, ClippedMean, Mean, TrimmedMean
 from measurement import write
 
 ATTACKS = {"none": 1.0, "times 100": 100.0, "times -1": -1.0, "times -10": -10.0, "times -100": -100.0}

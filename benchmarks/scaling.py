@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 import fedpaq
-from fedpaq.ranks import dense_bytes, join
+from fedpaq.hardware.ranks import dense_bytes, join
 from measurement import RESULTS, alternate, summary, write
 
 ROUNDS = 20

@@ -23,8 +23,8 @@ import fedpaq
 from fedpaq import problems
 from fedpaq.problems import Partition, Problem
 from fedpaq.theory import estimate
-from fedpaq.verification import Check, Setting, check_non_convex, check_strongly_convex
-from fedpaq.verification.plot import save_plot
+from fedpaq.theory.verification import Check, Setting, check_non_convex, check_strongly_convex
+from fedpaq.theory.verification.plot import save_plot
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 FOLDER = DOCS / "figures" / "theory"

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 DIGITS = (0, 8)
-TARGET = Path(__file__).parents[1] / "src" / "fedpaq" / "problems" / "bundled" / "mnist_0_8.npz"
+TARGET = Path(__file__).parents[1] / "src" / "fedpaq" / "problems" / "datasets" / "bundled" / "mnist_0_8.npz"
 
 
 def main(source: str) -> None:

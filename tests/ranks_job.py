@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 import fedpaq
-from fedpaq.aggregation import ClippedMean
 from fedpaq.clients import Dense
-from fedpaq.ranks import Ranks, join
+from fedpaq.hardware.ranks import Ranks, join
+from fedpaq.server.aggregation import ClippedMean
 from small_problems import make_problem
 
 CONFIG = fedpaq.FedPAQConfig(

@@ -8,9 +8,9 @@ import torch
 
 import fedpaq
 from fedpaq import codec
-from fedpaq.aggregation import add_messages
 from fedpaq.clients import Vectorised
 from fedpaq.errors import ConfigError, DivergedError
+from fedpaq.server.aggregation import add_messages
 from small_problems import make_problem
 
 
@@ -148,7 +148,7 @@ def test_evaluation_can_be_thinned(logistic, config, every, expected):
 
 
 def test_messages_are_added_the_same_way_compiled_or_not(rng, monkeypatch):
-    from fedpaq import compiled
+    from fedpaq.kernels import numba as compiled
 
     keys = [fedpaq.Key(seed=1, client=client) for client in range(6)]
     run_of = np.array([0, 0, 1, 1, 1, 0])

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpaq import compiled, randomness
+from fedpaq import randomness
 from fedpaq.errors import ConfigError
+from fedpaq.kernels import numba as compiled
 from fedpaq.randomness import Key, Purpose, philox, sample_without_replacement, uniforms, words, words_numpy
 
 ONES = np.full(4, 0xFFFFFFFF, np.uint32)

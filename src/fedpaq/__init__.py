@@ -28,11 +28,11 @@ if TYPE_CHECKING:
         NonFiniteUpdateError,
         WireFormatError,
     )
-    from fedpaq.history import History, Record
     from fedpaq.planner import plan
     from fedpaq.problems import Problem
     from fedpaq.quantizers import Identity, LowPrecision
     from fedpaq.randomness import Key
+    from fedpaq.run.history import History, Record
 
 _HOME = {
     "train": "algorithm",
@@ -46,8 +46,8 @@ _HOME = {
     "encode_batch": "codec",
     "message_bits": "codec",
     "read_header": "codec",
-    "History": "history",
-    "Record": "history",
+    "History": "run.history",
+    "Record": "run.history",
     "Problem": "problems",
     "Identity": "quantizers",
     "LowPrecision": "quantizers",

@@ -19,19 +19,19 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from fedpaq.aggregation import Aggregation, Mean
-from fedpaq.atomic_file import StrPath
 from fedpaq.clients import Executor, choose_executor, draw_participants, local_work
 from fedpaq.config import FedPAQConfig, require_same_shape
 from fedpaq.cost_model import CostModel
-from fedpaq.devices import require_device
-from fedpaq.history import History, Record
-from fedpaq.meter import Callback, Meter
+from fedpaq.hardware.devices import require_device
+from fedpaq.hardware.ranks import ALONE, Ranks
 from fedpaq.problems import Problem
 from fedpaq.quantizers import Identity, Quantizer
-from fedpaq.ranks import ALONE, Ranks
-from fedpaq.saved_run import Checkpoint, saved_run
-from fedpaq.uplink import choose_uplink
+from fedpaq.run.history import History, Record
+from fedpaq.run.recorder import Callback, Meter
+from fedpaq.run.saving import Checkpoint, saved_run
+from fedpaq.server import choose_uplink
+from fedpaq.server.aggregation import Aggregation, Mean
+from fedpaq.storage.atomic_file import StrPath
 
 Float32 = npt.NDArray[np.float32]
 
@@ -92,7 +92,7 @@ def sweep(
     loss: 0 evaluates after the last round only. ``callback(run, record, params)`` is called for each run
     before the first round and after every round. A diverged run ends early and says so. A ``checkpoint`` is
     saved after every round, and the same call continues from it. With ``device="cuda"`` data and updates
-    stay on the GPU and payload sizes are estimated. Several ``ranks`` (``fedpaq.ranks``) share the clients.
+    stay on the GPU and payload sizes are estimated. Several ``ranks`` share the clients.
     """
     shape = require_same_shape(configs)
     shape.check_against(problem.num_clients)

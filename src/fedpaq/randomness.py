@@ -7,7 +7,7 @@ Philox 4x32-10 turns a 128-bit counter and a 64-bit key into four 32-bit words. 
 
 so a result cannot depend on chunking, executor, number of processes or an interruption, and a
 resumed run needs no generator state. This file is the NumPy twin, the version to read and the
-oracle of the compiled kernels (``fedpaq.compiled``) and of the Triton kernel.
+oracle of the compiled kernels (``fedpaq.kernels.numba``) and of the Triton kernel.
 
 Word order. Draw i of a stream is word w of block b with, inside groups of 256 draws,
 i = 256 g + 64 w + l and b = 64 g + l: four runs of 64 lanes, which SIMD units and GPUs fill
@@ -22,8 +22,8 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from fedpaq import compiled
 from fedpaq.config import require_int
+from fedpaq.kernels import numba as compiled
 
 UInt32 = npt.NDArray[np.uint32]
 

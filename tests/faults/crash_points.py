@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from fedpaq import atomic_file, checkpoint, run_lock
+from fedpaq.storage import atomic_file, checkpoint
+from fedpaq.storage import lock as run_lock
 
 WATCHED = {module.__file__ for module in (atomic_file, checkpoint, run_lock)}
 

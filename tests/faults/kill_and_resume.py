@@ -24,7 +24,7 @@ import numba  # noqa: F401 - imported here once, so that a life begins in a tent
 import numpy as np
 
 import fedpaq
-from fedpaq import checkpoint as files
+from fedpaq.storage import checkpoint as files
 from small_problems import make_problem
 
 RESULT = Path(__file__).parent / "results" / "kill_and_resume.json"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import fedpaq
-from fedpaq.saved_run import Checkpoint
+from fedpaq.run.saving import Checkpoint
 
 RESULT = Path(__file__).parent / "results" / "soak.json"
 PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 import fedpaq
-from fedpaq import checkpoint
 from fedpaq.errors import CheckpointError
-from fedpaq.run_lock import hold
+from fedpaq.storage import checkpoint
+from fedpaq.storage.lock import hold
 from small_problems import make_problem
 
 HERE = Path(__file__).parent
@@ -112,7 +112,7 @@ def test_signals_end_the_command_with_130_or_143_and_a_valid_checkpoint(tmp_path
 
 FILL = """
 import sys, numpy as np
-from fedpaq import checkpoint
+from fedpaq.storage import checkpoint
 path, k = sys.argv[1], 0
 while True:
     checkpoint.save(path, {"k": k}, {"params": np.zeros(1000 * 2**k, np.uint8)})
@@ -175,8 +175,8 @@ def test_a_full_disk_is_told_and_costs_nothing_saved(tmp_path):
 def test_a_read_only_folder_is_told_before_any_work(tmp_path):
     checkpoint.save(tmp_path / "run.ckpt", {"k": 0}, {})
     script = (
-        "from fedpaq import checkpoint\n"
-        "from fedpaq.run_lock import hold\n"
+        "from fedpaq.storage import checkpoint\n"
+        "from fedpaq.storage.lock import hold\n"
         f"path = {str(tmp_path / 'run.ckpt')!r}\n"
         "print(checkpoint.load(path)[0])\n"
         "for work in (lambda: checkpoint.save(path, {}, {}), lambda: hold(path).__enter__()):\n"
@@ -193,7 +193,7 @@ def test_two_processes_on_one_checkpoint_cannot_mix(tmp_path, logistic, config):
     path = tmp_path / "run.ckpt"
     holder = (
         "import sys\n"
-        "from fedpaq.run_lock import hold\n"
+        "from fedpaq.storage.lock import hold\n"
         "with hold(sys.argv[1]):\n    print('held', flush=True); input()\n"
     )
     other = subprocess.Popen(
@@ -214,7 +214,7 @@ def test_many_processes_racing_for_one_lock_hold_it_one_at_a_time(tmp_path):
     script = (
         "import os, sys, time\n"
         "from fedpaq.errors import CheckpointError\n"
-        "from fedpaq.run_lock import hold\n"
+        "from fedpaq.storage.lock import hold\n"
         "got = 0\n"
         "while got < 20:\n"
         "    try:\n"
@@ -242,9 +242,16 @@ def test_a_clock_that_jumps_changes_nothing(monkeypatch, tmp_path, logistic, con
     assert wild.to_json() == calm.to_json()
 
 
-@pytest.mark.parametrize("name", ["algorithm", "checkpoint", "atomic_file", "run_lock", "saved_run", "meter"])
-def test_nothing_a_result_rests_on_reads_a_clock(name):
-    tree = ast.parse((SOURCE / f"{name}.py").read_text())
+@pytest.mark.parametrize(
+    "path",
+    [
+        SOURCE / "algorithm.py",
+        *(path for part in ("storage", "run", "server") for path in (SOURCE / part).glob("*.py")),
+    ],
+    ids=lambda path: path.stem,
+)
+def test_nothing_a_result_rests_on_reads_a_clock(path):
+    tree = ast.parse(path.read_text())
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert not imported & {"time", "datetime"}

@@ -13,8 +13,8 @@ import pytest
 import fedpaq
 from fedpaq import codec
 from fedpaq.clients import train_one_client
-from fedpaq.flower.loopback import Loopback
-from fedpaq.flower.watchdog import processes_of
+from fedpaq.flower.trial.loopback import Loopback
+from fedpaq.flower.trial.watchdog import processes_of
 from fedpaq.randomness import Key
 from flower.deployments import HERE, LEVELS, environment, read_result, warm_kernels
 
@@ -80,7 +80,7 @@ def test_nothing_is_left_behind_when_a_test_fails(tmp_path):
 
 def test_nothing_is_left_behind_when_the_test_runner_is_killed(tmp_path):
     code = (
-        "import sys, time; from fedpaq.flower.loopback import Loopback\n"
+        "import sys, time; from fedpaq.flower.trial.loopback import Loopback\n"
         "with Loopback(sys.argv[1], num_supernodes=1):\n    print('up', flush=True); time.sleep(600)"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]

@@ -8,8 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from fedpaq.flower.loopback import Loopback
-from fedpaq.flower.watchdog import processes_of
+from fedpaq.flower.trial.loopback import Loopback
+from fedpaq.flower.trial.watchdog import processes_of
 from fedpaq.randomness import Key, sample_without_replacement
 from flower.deployments import HERE, LEVELS, environment, read_result, warm_kernels
 

@@ -19,7 +19,7 @@ FOLDER = tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir()
 
 def check(data: bytes) -> None:
     """Raise AssertionError (or whatever escapes) if reading mistreats ``data``."""
-    from fedpaq.checkpoint import MAGIC, PRELUDE, VERSION
+    from fedpaq.storage.checkpoint import MAGIC, PRELUDE, VERSION
 
     text, _, body = data.partition(b"\n")
     framed = PRELUDE.pack(MAGIC, VERSION, 0, len(text)) + text + body
@@ -34,9 +34,9 @@ def _sealed(data: bytes) -> bytes:
 def _check_file(content: bytes) -> None:
     import numpy as np
 
-    from fedpaq import checkpoint
     from fedpaq.errors import CheckpointError
-    from fedpaq.history import from_columns, to_columns
+    from fedpaq.run.history import from_columns, to_columns
+    from fedpaq.storage import checkpoint
 
     path = Path(FOLDER.name) / "run.ckpt"
     path.write_bytes(content)
@@ -62,9 +62,8 @@ def main() -> None:
     import atheris
     from tests.fuzz.cpu_time import within_a_second
 
-    with atheris.instrument_imports(include=["fedpaq.checkpoint", "fedpaq.history", "json"]):
-        import fedpaq.checkpoint
-        import fedpaq.history  # noqa: F401
+    with atheris.instrument_imports(include=["fedpaq.storage.checkpoint", "fedpaq.run.history", "json"]):
+        pass
     check(b"{}")  # what is imported or compiled at first use is no hang
     atheris.Setup(sys.argv, within_a_second(check))
     atheris.Fuzz()

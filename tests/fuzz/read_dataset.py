@@ -40,8 +40,8 @@ def _try(name: str, format: str, path: Path) -> None:
     import numpy as np
 
     from fedpaq.errors import DatasetError
-    from fedpaq.problems.catalogue import spec
-    from fedpaq.problems.datasets import Source, read
+    from fedpaq.problems.datasets.catalogue import spec
+    from fedpaq.problems.datasets.source import Source, read
 
     dataset = spec(name)
     try:
@@ -68,7 +68,7 @@ def _zipped(content: bytes) -> bytes:
 
 
 def _idx_folder(folder: Path, content: bytes, packed: bool) -> Path:
-    from fedpaq.problems.catalogue import spec
+    from fedpaq.problems.datasets.catalogue import spec
 
     folder.mkdir(exist_ok=True)
     size = max(1, len(content) // 4)

@@ -13,7 +13,7 @@ import sys
 def check(data: bytes) -> None:
     """Raise AssertionError (or whatever escapes) if reading mistreats ``data``."""
     from fedpaq.errors import ConfigError
-    from fedpaq.history import History
+    from fedpaq.run.history import History
 
     try:
         history = History.from_json(data.decode("utf-8", "replace"))
@@ -29,8 +29,8 @@ def main() -> None:
     import atheris
     from tests.fuzz.cpu_time import within_a_second
 
-    with atheris.instrument_imports(include=["fedpaq.history", "json", "base64"]):
-        import fedpaq.history  # noqa: F401
+    with atheris.instrument_imports(include=["fedpaq.run.history", "json", "base64"]):
+        import fedpaq.run.history  # noqa: F401
     check(b"{}")  # what is imported or compiled at first use is no hang
     atheris.Setup(sys.argv, within_a_second(check))
     atheris.Fuzz()

@@ -15,8 +15,8 @@ from fedpaq.cli.options import AsJson, DataDir
 from fedpaq.errors import DatasetError
 
 if TYPE_CHECKING:
-    from fedpaq.problems.catalogue import DatasetSpec
-    from fedpaq.problems.datasets import Source
+    from fedpaq.problems.datasets.catalogue import DatasetSpec
+    from fedpaq.problems.datasets.source import Source
 
 app = typer.Typer(
     help="Find, fetch and check the datasets of the named problems. mnist-logistic needs none of them: "
@@ -33,8 +33,8 @@ def list_datasets(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
     Example: fedpaq data list --json
     """
-    from fedpaq.problems.catalogue import DATASETS
-    from fedpaq.problems.datasets import require_folder
+    from fedpaq.problems.datasets.catalogue import DATASETS
+    from fedpaq.problems.datasets.source import require_folder
     from fedpaq.problems.named import PROBLEMS
 
     if data_dir is not None:
@@ -73,8 +73,8 @@ def get(
 
     Example: fedpaq data get mnist cifar10
     """
-    from fedpaq.problems.catalogue import spec
-    from fedpaq.problems.download import default_cache, download
+    from fedpaq.problems.datasets.catalogue import spec
+    from fedpaq.problems.datasets.download import default_cache, download
 
     rows = []
     for dataset in [spec(name) for name in names]:
@@ -94,8 +94,8 @@ def check(names: Names = None, data_dir: DataDir = None, as_json: AsJson = False
 
     Example: fedpaq data check mnist --data-dir DIR
     """
-    from fedpaq.problems.catalogue import DATASETS, spec
-    from fedpaq.problems.datasets import require_folder
+    from fedpaq.problems.datasets.catalogue import DATASETS, spec
+    from fedpaq.problems.datasets.source import require_folder
 
     if data_dir is not None:
         require_folder(data_dir)
@@ -119,8 +119,8 @@ def check(names: Names = None, data_dir: DataDir = None, as_json: AsJson = False
 
 
 def _found(dataset: DatasetSpec, data_dir: Path | None) -> dict[str, Any]:
-    from fedpaq.problems.datasets import locate
-    from fedpaq.problems.download import default_cache
+    from fedpaq.problems.datasets.download import default_cache
+    from fedpaq.problems.datasets.source import locate
 
     try:
         place = _place(locate(dataset, data_dir=data_dir, cache_dir=default_cache()))
@@ -138,8 +138,8 @@ def _found(dataset: DatasetSpec, data_dir: Path | None) -> dict[str, Any]:
 
 
 def _checked(dataset: DatasetSpec, data_dir: Path | None) -> dict[str, Any]:
-    from fedpaq.problems.datasets import cache_is_intact, locate, read
-    from fedpaq.problems.download import default_cache
+    from fedpaq.problems.datasets.download import default_cache
+    from fedpaq.problems.datasets.source import cache_is_intact, locate, read
 
     row: dict[str, Any] = {"name": dataset.name, "status": "not found", **_place(None)}
     row |= {"train": None, "test": None, "checksum": None, "error": None}
@@ -158,7 +158,7 @@ def _checked(dataset: DatasetSpec, data_dir: Path | None) -> dict[str, Any]:
 
 def _checksum(dataset: DatasetSpec, source: Source) -> str | None:
     """Say whether the files are those published, byte for byte; None where that cannot be known."""
-    from fedpaq.problems.download import is_intact
+    from fedpaq.problems.datasets.download import is_intact
 
     folder = source.path if source.path.is_dir() else source.path.parent
     if source.format == "npz" or not all((folder / file.name).is_file() for file in dataset.files):
@@ -179,7 +179,7 @@ def _where(row: dict[str, Any]) -> str:
 
 
 def _print_folders(data_dir: Path | None) -> None:
-    from fedpaq.problems.download import default_cache
+    from fedpaq.problems.datasets.download import default_cache
 
     typer.echo(f"data folder: {data_dir or 'none (name one with --data-dir or FEDPAQ_DATA)'}")
     typer.echo(f"cache: {default_cache()}\n")

@@ -74,7 +74,7 @@ def _devices() -> dict[str, str]:
 
 def _kernels() -> dict[str, str]:
     """Compile or load every kernel, and say what stands in where one is missing."""
-    from fedpaq import compiled
+    from fedpaq.kernels import numba as compiled
 
     names = sorted(path.stem for path in Path(compiled.__file__).parent.glob("[a-z]*.py"))
     if importlib.util.find_spec("numba") is None:
@@ -83,9 +83,9 @@ def _kernels() -> dict[str, str]:
 
 
 def _data(data_dir: Path | None) -> dict[str, str]:
-    from fedpaq.problems.catalogue import DATASETS
-    from fedpaq.problems.datasets import locate, require_folder
-    from fedpaq.problems.download import default_cache
+    from fedpaq.problems.datasets.catalogue import DATASETS
+    from fedpaq.problems.datasets.download import default_cache
+    from fedpaq.problems.datasets.source import locate, require_folder
 
     if data_dir is not None:
         require_folder(data_dir)

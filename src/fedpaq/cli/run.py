@@ -18,10 +18,10 @@ from fedpaq.cli.units import format_bytes, format_seconds, parse_bandwidth
 from fedpaq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedpaq.history import History
-    from fedpaq.ranks import Ranks
-    from fedpaq.round_log import RoundLog
-    from fedpaq.saved_run import Checkpoint
+    from fedpaq.hardware.ranks import Ranks
+    from fedpaq.run.history import History
+    from fedpaq.run.log import RoundLog
+    from fedpaq.run.saving import Checkpoint
 
 
 def run(
@@ -93,10 +93,10 @@ def run(
     torchrun --nproc-per-node 2 -m fedpaq run mnist-logistic
     """
     from fedpaq import CostModel, FedPAQConfig, Identity, LowPrecision, problems
-    from fedpaq.aggregation import find_aggregation
     from fedpaq.config import require_positive
-    from fedpaq.ranks import join
-    from fedpaq.round_log import open_log
+    from fedpaq.hardware.ranks import join
+    from fedpaq.run.log import open_log
+    from fedpaq.server.aggregation import find_aggregation
 
     if output is not None and not output.absolute().parent.is_dir():  # told now, not after hours of training
         raise ConfigError(f"output={str(output)!r} is in no folder that exists; make it first")
@@ -160,7 +160,7 @@ def run(
 
 def _checkpoint(name: str, path: Path | None, every: int, resume: bool, levels: int) -> Checkpoint | None:
     """Return where the method of this name saves; the FedAvg it is compared with has a file of its own."""
-    from fedpaq.saved_run import Checkpoint
+    from fedpaq.run.saving import Checkpoint
 
     if path is None:
         if resume:
@@ -245,7 +245,7 @@ def _print(histories: dict[str, History], in_seconds: bool) -> None:
 
 def _print_traffic(ranks: Ranks, histories: dict[str, History]) -> None:
     """Say what the ranks exchanged, next to what a dense sum of float32 would have been."""
-    from fedpaq.ranks import dense_bytes
+    from fedpaq.hardware.ranks import dense_bytes
 
     first = next(iter(histories.values()))
     dense = dense_bytes(4 * first.dimension, ranks.size)

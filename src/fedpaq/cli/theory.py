@@ -17,7 +17,7 @@ from fedpaq.errors import ConfigError
 if TYPE_CHECKING:
     from fedpaq.problems import Problem
     from fedpaq.theory import Estimate, Estimates
-    from fedpaq.verification import Check, Setting
+    from fedpaq.theory.verification import Check, Setting
 
 MOST_ROUNDS = 20_000  # measured without being asked for by number
 SYMBOLS = {
@@ -67,7 +67,7 @@ def theory(
     from fedpaq import Identity, LowPrecision, problems
     from fedpaq.config import MAX_STEPS, require_int
     from fedpaq.theory import estimate
-    from fedpaq.verification import Setting
+    from fedpaq.theory.verification import Setting
 
     if measure:
         require_int("measure", measure, 2)
@@ -99,14 +99,14 @@ def theory(
     else:
         _print(report, check)
     if plot is not None and check is not None:
-        from fedpaq.verification.plot import save_plot
+        from fedpaq.theory.verification.plot import save_plot
 
         save_plot([check], [f"{task.name}: Theorem {check.theorem}"], plot)
 
 
 def _report(task: Problem, estimates: Estimates, setting: Setting, total_steps: int) -> dict[str, Any]:
     """Return everything that needs no run, as plain values."""
-    from fedpaq.verification.theorems import VARIANTS, non_convex_bound, strongly_convex_bound
+    from fedpaq.theory.verification.theorems import VARIANTS, non_convex_bound, strongly_convex_bound
 
     report: dict[str, Any] = {
         "problem": task.name,
@@ -144,8 +144,8 @@ def _report(task: Problem, estimates: Estimates, setting: Setting, total_steps: 
 
 def _measure(task: Problem, estimates: Estimates, setting: Setting, total_steps: int) -> Check:
     """Run the schedule of whichever theorem applies."""
-    from fedpaq.verification import check_non_convex, check_strongly_convex
-    from fedpaq.verification.theorems import VARIANTS, strongly_convex_bound
+    from fedpaq.theory.verification import check_non_convex, check_strongly_convex
+    from fedpaq.theory.verification.theorems import VARIANTS, strongly_convex_bound
 
     if estimates.optimum is None:
         return check_non_convex(task, estimates, setting, [total_steps])

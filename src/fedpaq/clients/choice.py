@@ -22,8 +22,8 @@ from fedpaq.clients.vectorised import Vectorised, reason_not_vectorisable
 from fedpaq.clients.work import LocalWork, local_work
 from fedpaq.config import FedPAQConfig
 from fedpaq.errors import unknown_name
+from fedpaq.hardware.ranks import ALONE, Ranks
 from fedpaq.problems import Problem
-from fedpaq.ranks import ALONE, Ranks
 
 TRIED_CLIENTS = 16  # enough to show what batching them gains
 MARGIN = 1.2  # the loop must be this much faster to be preferred: near ties stay with vmap

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedpaq import compiled
 from fedpaq.clients.work import LocalWork
 from fedpaq.errors import ConfigError
+from fedpaq.kernels import numba as compiled
 from fedpaq.problems import Problem
 from fedpaq.problems.dense_network import CROSS_ENTROPY, LOGISTIC, SQUARED
 

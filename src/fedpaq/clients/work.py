@@ -16,9 +16,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedpaq import cuda
 from fedpaq.config import FedPAQConfig
-from fedpaq.devices import BUDGET, on_device
+from fedpaq.hardware.devices import BUDGET, on_device
+from fedpaq.kernels import cuda
 from fedpaq.problems import Partition, Problem
 from fedpaq.randomness import Key, minibatches, sample_without_replacement
 

@@ -10,7 +10,7 @@ of two numbers: ``ones``, 32 per one seen, and ``count``, decisions seen. P(one)
 1024 both are halved, so old statistics fade. States start from the geometric law of mean m, worth
 four to sixteen decisions: small messages cannot pay for learning. All of it is integer arithmetic.
 
-Twin: ``fedpaq.compiled.adaptive_integers``.
+Twin: ``fedpaq.kernels.numba.adaptive_integers``.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ words start with the four final states, low word first. The table of a token is 
 class and of the sign of the level before it in its lane (a lane starts as after a zero).
 
 The block code is several times faster than the gap code on dense messages and a little longer on
-real updates, so it is used only where time matters. Twin: ``fedpaq.compiled.block_code``.
+real updates, so it is used only where time matters. Twin: ``fedpaq.kernels.numba.block_code``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedpaq import compiled
 from fedpaq.codec.frame import pack_varint, read_varint
 from fedpaq.codec.frequencies import (
     CLASSES,
@@ -40,6 +39,7 @@ from fedpaq.codec.frequencies import (
 )
 from fedpaq.codec.tokens import DIRECT, base_level, base_table, extra_bits, token_of, token_table
 from fedpaq.errors import WireFormatError
+from fedpaq.kernels import numba as compiled
 from fedpaq.quantizers.message import level_dtype
 
 Levels = npt.NDArray[Any]  # int8 or int16

@@ -7,7 +7,7 @@ The side stream is one range-coded sequence of adaptive integers: for each block
 class minus the class before, then for each class in use, ascending, its three tables, token by token.
 The local mean is over the last four integers; classes and tables have contexts of their own.
 
-Twin: ``fedpaq.compiled.block_code``.
+Twin: ``fedpaq.kernels.numba.block_code``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedpaq import compiled
 from fedpaq.codec.adaptive_integers import (
     RECIPROCALS,
     TABLE_SIZE,
@@ -29,6 +28,7 @@ from fedpaq.codec.adaptive_integers import (
 )
 from fedpaq.codec.range_coder import RangeDecoder, RangeEncoder
 from fedpaq.errors import WireFormatError
+from fedpaq.kernels import numba as compiled
 
 Int64 = npt.NDArray[np.int64]
 

@@ -10,7 +10,7 @@ each non-zero, in order:
 3. if levels > 1, |level| - 1, an adaptive integer; its local mean is over the last eight.
 
 ``walk`` runs either way: told the non-zeros it encodes, else it decodes.
-Twin: ``fedpaq.compiled.gap_code``.
+Twin: ``fedpaq.kernels.numba.gap_code``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedpaq import compiled
 from fedpaq.codec.adaptive_integers import (
     ONE,
     RECIPROCALS,
@@ -36,6 +35,7 @@ from fedpaq.codec.adaptive_integers import (
 )
 from fedpaq.codec.range_coder import RangeDecoder, RangeEncoder
 from fedpaq.errors import WireFormatError
+from fedpaq.kernels import numba as compiled
 
 Int64 = npt.NDArray[np.int64]
 Levels = npt.NDArray[Any]  # int8 or int16

@@ -6,7 +6,7 @@ falls below 2^40 the top byte of ``low`` leaves. At the end the encoder sends th
 interval that needs the fewest bytes and drops trailing zero bytes, which the decoder supplies: so a
 sequence of decisions has exactly one accepted encoding. Integers only: the same bytes everywhere.
 
-These classes are the twins of ``fedpaq.compiled.range_coder`` and the version to read. Both have the
+These classes are the twins of ``fedpaq.kernels.numba.range_coder`` and the version to read. Both have the
 same two verbs, so a model written once (``bit = coder.code(probability, bit)``) encodes and decodes.
 """
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpaq.atomic_file import atomic_write
 from fedpaq.experiments.claims import judge
 from fedpaq.experiments.curve import ACCOUNTINGS
 from fedpaq.experiments.evidence import Curves
@@ -21,6 +20,7 @@ from fedpaq.experiments.figures import FIGURES, Figure
 from fedpaq.experiments.plot import save_plots
 from fedpaq.experiments.report import save_report
 from fedpaq.experiments.store import CurveStore
+from fedpaq.storage.atomic_file import atomic_write
 
 
 @dataclass(frozen=True)

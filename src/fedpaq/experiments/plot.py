@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpaq.atomic_file import atomic_write
 from fedpaq.cost_model import CostModel
 from fedpaq.experiments.curve import Curve
 from fedpaq.experiments.figures import Figure, Panel, Setting
 from fedpaq.experiments.loss_axis import loss_range, ticks
 from fedpaq.experiments.palette import LOOKS, Look
+from fedpaq.storage.atomic_file import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

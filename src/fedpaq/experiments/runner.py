@@ -13,8 +13,8 @@ from fedpaq.experiments import tuning
 from fedpaq.experiments.curve import Curve, CurveSettings, curve_settings
 from fedpaq.experiments.figures import Figure, Setting
 from fedpaq.experiments.store import CurveStore
-from fedpaq.history import History
 from fedpaq.problems import Problem
+from fedpaq.run.history import History
 
 Progress = Callable[[Setting, int], None]  # setting, gradient computations done since the last call
 

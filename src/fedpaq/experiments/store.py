@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedpaq.atomic_file import atomic_write
 from fedpaq.errors import ConfigError
 from fedpaq.experiments.curve import Curve, CurveSettings, curve_settings
 from fedpaq.experiments.figures import Figure, Setting
+from fedpaq.storage.atomic_file import atomic_write
 
 
 @dataclass(frozen=True)

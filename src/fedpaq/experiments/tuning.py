@@ -20,9 +20,9 @@ import numpy as np
 from fedpaq.algorithm import sweep
 from fedpaq.config import FedPAQConfig
 from fedpaq.experiments.curve import CurveSettings
-from fedpaq.history import History
 from fedpaq.problems import Problem
 from fedpaq.quantizers import Identity, LowPrecision, Quantizer
+from fedpaq.run.history import History
 
 WIDEST = 4.0**6  # a grid is widened by no more than this factor
 

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpaq import codec
-from fedpaq.aggregation import Aggregation
 from fedpaq.errors import DivergedError
 from fedpaq.flower.layout import Float32, Layout
 from fedpaq.flower.replies import Upload
+from fedpaq.server.aggregation import Aggregation
 
 Float64 = npt.NDArray[np.float64]
 ONLY_RUN = np.zeros(1, np.int64)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from flwr.app import Message
 
-from fedpaq.aggregation import Aggregation
 from fedpaq.errors import WireFormatError
 from fedpaq.flower.mean import RoundMean
 from fedpaq.flower.replies import Rules, Upload
+from fedpaq.server.aggregation import Aggregation
 
 log = logging.getLogger("flwr")
 

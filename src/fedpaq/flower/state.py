@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedpaq import checkpoint
 from fedpaq.errors import CheckpointError, ConfigError
 from fedpaq.flower.layout import Arrays, Float32, Layout
+from fedpaq.storage import checkpoint
 
 KIND = "fedpaq-flower-1"
 SIDES = ("clients", "server")  # where an evaluation was made

@@ -24,8 +24,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedpaq import checkpoint as checkpoints
-from fedpaq.aggregation import Aggregation
 from fedpaq.config import require_int, require_positive
 from fedpaq.cost_model import CostModel
 from fedpaq.errors import ConfigError
@@ -39,6 +37,8 @@ from fedpaq.flower.rounds import ClosedRound, OpenRound
 from fedpaq.flower.state import RoundRecord, State
 from fedpaq.quantizers import Quantizer
 from fedpaq.randomness import Key, sample_without_replacement
+from fedpaq.server.aggregation import Aggregation
+from fedpaq.storage import checkpoint as checkpoints
 
 log = logging.getLogger("flwr")
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -55,7 +55,7 @@ class FedPAQ(Strategy):
     ``min_replies`` good replies the model stays as it is.
 
     ``max_update_norm`` refuses larger updates; ``quantizer`` refuses payloads made otherwise;
-    ``aggregation`` (see ``fedpaq.aggregation``) replaces the plain mean. ``exact`` names arrays, by
+    ``aggregation`` (see ``fedpaq.server.aggregation``) replaces the plain mean. ``exact`` names arrays, by
     pattern, that are not quantized. ``checkpoint`` is a file: written after each round, and
     continued from if it exists. ``cost_model`` and ``gradients_per_client`` [tau B] add the
     modelled time to each round's metrics. ``fraction_evaluate``, ``weighted_by_key`` and the two

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from fedpaq.aggregation import Mean
 from fedpaq.clients import choose_executor, draw_participants, local_work
 from fedpaq.config import FedPAQConfig
 from fedpaq.planner.expected_time import expected_seconds
 from fedpaq.planner.search_space import Shape
 from fedpaq.planner.task import Task
-from fedpaq.uplink import choose_uplink
+from fedpaq.server import choose_uplink
+from fedpaq.server.aggregation import Mean
 
 Float64 = npt.NDArray[np.float64]
 

@@ -19,9 +19,9 @@ from torch import nn
 
 from fedpaq.config import require_int
 from fedpaq.errors import ConfigError, DatasetError, unknown_name
-from fedpaq.problems import npz
-from fedpaq.problems.catalogue import Arrays, DatasetSpec, UInt8
-from fedpaq.problems.datasets import load_dataset
+from fedpaq.problems.datasets import npz
+from fedpaq.problems.datasets.catalogue import Arrays, DatasetSpec, UInt8
+from fedpaq.problems.datasets.source import load_dataset
 from fedpaq.problems.partitions import Partition, by_label, dirichlet, iid
 from fedpaq.problems.problem import Problem
 from fedpaq.problems.relu_network import relu_network, zero_linear

@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpaq import compiled
 from fedpaq.config import require_int
 from fedpaq.errors import ConfigError, NonFiniteUpdateError
+from fedpaq.kernels import numba as compiled
 from fedpaq.quantizers.message import (
     MAX_BUCKET_SIZE,
     MAX_LEVELS,

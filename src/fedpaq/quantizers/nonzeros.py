@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedpaq import compiled
+from fedpaq.kernels import numba as compiled
 
 Int64 = npt.NDArray[np.int64]
 WORTH_THREADS = 2**20  # levels to look through: a tenth of a millisecond

@@ -1,0 +1,1 @@
+"""TRIAL: a whole Flower deployment on loopback, for tests and demonstrations."""

@@ -1,0 +1,1 @@
+"""HARDWARE: devices of this machine, and the ranks of several processes."""

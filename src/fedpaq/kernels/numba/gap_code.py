@@ -1,0 +1,157 @@
+"""The gap code in machine code; twin: ``fedpaq.codec.gap_code``."""
+
+from __future__ import annotations
+
+from numba import njit, prange, types
+
+from fedpaq.kernels.numba.adaptive_integers import get_decision, get_integer, put_decision, put_integer
+from fedpaq.kernels.numba.range_coder import ends_well, get_start, put_end
+
+TOP = 1 << 48
+GAP_WINDOW = 16
+MAGNITUDE_WINDOW = 8
+SIGNS = 12
+GAPS_AT = SIGNS
+MAGNITUDES_AT = SIGNS + 28 * 80
+LEFT_INTERVAL, BEYOND_DIMENSION, BEYOND_LEVELS, BAD_END = 1, 2, 3, 4
+
+
+@njit
+def mean_gap(positions, t, previous, dimension, left):
+    """Return the local mean of the gaps before non-zero t, in eighths."""
+    seen = min(t, GAP_WINDOW)
+    before = positions[t - 1 - seen] if t > seen else -1
+    zeros = previous - before - seen
+    remaining = ((dimension - previous - 1 - left) << 4) // (left + 1)
+    return ((zeros << 4) + (2 * GAP_WINDOW - seen) * remaining) >> 6
+
+
+@njit
+def sign_context(gap, signs):
+    """Return the context of a sign; ``signs`` holds the last sign in bit 1, the one before in bit 0."""
+    near = 0 if gap == 0 else (1 if gap < 3 else 2)
+    return 4 * near + signs
+
+
+@njit
+def put_nonzeros(positions, values, dimension, levels, guess, initial, reciprocals, out):
+    """Encode the non-zeros into ``out`` and return the bytes they take."""
+    used = initial.size if levels > 1 else MAGNITUDES_AT
+    states = initial[:used].copy()
+    low, size, at = 0, TOP, 0
+    previous, signs, window = -1, 0, MAGNITUDE_WINDOW * guess
+    for t in range(positions.size):
+        position = int(positions[t])
+        value = int(values[t])
+        mean = mean_gap(positions, t, previous, dimension, positions.size - t)
+        gap = position - previous - 1
+        low, size, at = put_integer(low, size, at, out, states, reciprocals, GAPS_AT, mean, gap)
+        sign = int(value > 0)
+        low, size, at = put_decision(low, size, at, out, states, reciprocals, sign_context(gap, signs), sign)
+        signs = 2 * sign + (signs >> 1)
+        if levels > 1:
+            excess = abs(value) - 1
+            low, size, at = put_integer(low, size, at, out, states, reciprocals, MAGNITUDES_AT, window, excess)
+            oldest = guess
+            if t >= MAGNITUDE_WINDOW:
+                oldest = abs(int(values[t - MAGNITUDE_WINDOW])) - 1
+            window += excess - oldest
+        previous = position
+    return put_end(low, size, at, out)
+
+
+@njit
+def encode_job(job, ends, positions, values, dimension, levels, guess, initial, reciprocals, out, rooms, sizes):
+    """Encode the non-zeros ends[job] : ends[job + 1] into out[rooms[job] : rooms[job + 1]]."""
+    part = slice(ends[job], ends[job + 1])
+    sizes[job] = put_nonzeros(
+        positions[part],
+        values[part],
+        dimension,
+        levels,
+        guess,
+        initial,
+        reciprocals,
+        out[rooms[job] : rooms[job + 1]],
+    )
+
+
+_ENCODE = (
+    "void(int64[::1], int64[::1], int16[::1], int64, int64, int64, int32[::1], int64[::1], uint8[::1], "
+    "int64[::1], int64[::1])"
+)
+
+
+@njit(_ENCODE, cache=True, nogil=True)
+def encode(ends, positions, values, dimension, levels, guess, initial, reciprocals, out, rooms, sizes):
+    """Encode many messages, one after another; ``sizes`` receives the bytes each needed."""
+    for job in range(sizes.size):
+        encode_job(
+            job, ends, positions, values, dimension, levels, guess, initial, reciprocals, out, rooms, sizes
+        )
+
+
+@njit(_ENCODE, cache=True, parallel=True, nogil=True)
+def encode_on_threads(
+    ends, positions, values, dimension, levels, guess, initial, reciprocals, out, rooms, sizes
+):
+    """Encode many messages, spread over threads."""
+    for job in prange(sizes.size):
+        encode_job(
+            job, ends, positions, values, dimension, levels, guess, initial, reciprocals, out, rooms, sizes
+        )
+
+
+# Payloads are immutable bytes, so the body is a read-only array.
+_BODY = types.Array(types.uint8, 1, "C", readonly=True)
+
+
+@njit(
+    types.int64(
+        _BODY,
+        types.int64,
+        types.int64,
+        types.int64,
+        types.int32[::1],
+        types.int64[::1],
+        types.int64[::1],
+        types.int16[::1],
+    ),
+    cache=True,
+    nogil=True,
+)
+def decode(body, dimension, levels, guess, initial, reciprocals, positions, values):
+    """Fill positions and values of the non-zeros; return 0, or the kind of fault."""
+    used = initial.size if levels > 1 else MAGNITUDES_AT
+    states = initial[:used].copy()
+    low, size, code, at = get_start(body)
+    previous, signs, window = -1, 0, MAGNITUDE_WINDOW * guess
+    for t in range(positions.size):
+        mean = mean_gap(positions, t, previous, dimension, positions.size - t)
+        low, size, code, at, gap = get_integer(low, size, code, at, body, states, reciprocals, GAPS_AT, mean)
+        if gap < 0:
+            return LEFT_INTERVAL
+        position = previous + 1 + gap
+        if position > dimension - (positions.size - t):
+            return BEYOND_DIMENSION
+        low, size, code, at, sign = get_decision(
+            low, size, code, at, body, states, reciprocals, sign_context(gap, signs)
+        )
+        signs = 2 * sign + (signs >> 1)
+        excess = 0
+        if levels > 1:
+            low, size, code, at, excess = get_integer(
+                low, size, code, at, body, states, reciprocals, MAGNITUDES_AT, window
+            )
+            if excess < 0:
+                return LEFT_INTERVAL
+            if excess >= levels:
+                return BEYOND_LEVELS
+            oldest = guess
+            if t >= MAGNITUDE_WINDOW:
+                oldest = abs(int(values[t - MAGNITUDE_WINDOW])) - 1
+            window += excess - oldest
+        positions[t] = position
+        values[t] = excess + 1 if sign else -excess - 1
+        previous = position
+    return 0 if ends_well(low, size, code, at, body) else BAD_END

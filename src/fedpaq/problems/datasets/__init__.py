@@ -1,0 +1,1 @@
+"""DATASETS: what they are, where they are found, and how their formats are read."""

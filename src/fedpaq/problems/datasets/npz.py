@@ -1,0 +1,91 @@
+"""npz: a dataset as one NumPy archive with keys x_train y_train x_test y_test, all uint8.
+
+Archives are untrusted. Shapes and types are read from the headers and held against what the dataset
+allows before any array is unpacked, and no more is unpacked than that; pickles are never loaded.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import zipfile
+import zlib
+from importlib import resources
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from fedpaq.problems.datasets.catalogue import Arrays, DatasetSpec, UInt8, spec
+
+HEADER_BYTES = 4096  # NumPy writes 128
+HEADER = re.compile(
+    r"\{\s*'descr':\s*'([^']*)',\s*'fortran_order':\s*(True|False),\s*'shape':\s*\(([\d, ]{0,99})\),?\s*\}"
+)
+
+
+def locate(dataset: DatasetSpec, folder: Path) -> Path | None:
+    """Return the dataset's archive in ``folder``, if there is one."""
+    return next((folder / name for name in dataset.npz_names if (folder / name).is_file()), None)
+
+
+def read(dataset: DatasetSpec, path: Path) -> Arrays:
+    """Read the four arrays, or raise DatasetError."""
+    rows = {"train": dataset.num_train, "test": dataset.num_test}
+    shapes = {"x": dataset.image_shape, "y": ()}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return Arrays(
+                *(_array(dataset, path, archive, key, rows[key[2:]], shapes[key[0]]) for key in Arrays._fields)
+            )
+    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
+        raise dataset.damaged(path, f"is not a readable .npz archive ({error})") from error
+
+
+def bundled() -> Arrays:
+    """Return the bundled images of the digits 0 and 8 of MNIST, offline."""
+    resource = resources.files("fedpaq.problems.datasets") / "bundled" / "mnist_0_8.npz"
+    with resources.as_file(resource) as path:
+        return read(spec("mnist"), path)
+
+
+def _array(
+    dataset: DatasetSpec,
+    path: Path,
+    archive: zipfile.ZipFile,
+    key: str,
+    most_rows: int,
+    row_shape: tuple[int, ...],
+) -> UInt8:
+    if f"{key}.npy" not in archive.namelist():
+        raise dataset.damaged(path, f"has no array {key!r}")
+    entry = archive.getinfo(f"{key}.npy")
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"compression method {entry.compress_type} is not one NumPy writes")
+    with archive.open(entry) as stream:
+        descr, is_fortran, shape = _header(stream)
+        if is_fortran or shape[1:] != row_shape or not 1 <= shape[0] <= most_rows:
+            wanted = ", ".join(["N", *map(str, row_shape)])
+            raise dataset.damaged(path, f"has {key}.shape={shape}, not ({wanted}) with N in 1..{most_rows}")
+        if descr != "|u1":
+            raise dataset.damaged(path, f"has {key}.dtype={descr!r}, not uint8 ('|u1')")
+        data = stream.read(math.prod(shape) + 1)
+    if len(data) != math.prod(shape):
+        raise dataset.damaged(path, f"holds {len(data)} bytes or more in {key!r}, not {math.prod(shape)}")
+    return np.frombuffer(data, np.uint8).reshape(shape)
+
+
+def _header(stream: IO[bytes]) -> tuple[str, bool, tuple[int, ...]]:
+    """Parse what leads an array: its type, whether columns come first, and its shape.
+
+    NumPy's own parser evaluates the text as Python; what uint8 arrays need is one pattern.
+    """
+    magic = stream.read(8)
+    if magic[:6] != b"\x93NUMPY" or magic[6:7] not in (b"\1", b"\2", b"\3"):
+        raise ValueError("an entry does not begin like an array")
+    num_bytes = int.from_bytes(stream.read(2 if magic[6] == 1 else 4), "little")
+    text = stream.read(min(num_bytes, HEADER_BYTES)).decode("latin-1")
+    match = HEADER.fullmatch(text.strip())
+    if match is None:
+        raise ValueError("an array's header is not that of a plain array")
+    return match[1], match[2] == "True", tuple(int(size) for size in re.findall(r"\d+", match[3])) or (0,)

@@ -1,0 +1,1 @@
+"""RUN: the state of a run, what it records, returns, saves and logs."""

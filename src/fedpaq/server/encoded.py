@@ -1,0 +1,86 @@
+"""Encoded: updates are quantized, encoded and handed to the server's aggregation in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpaq import codec
+from fedpaq.clients.work import LocalWork, whole
+from fedpaq.errors import NonFiniteUpdateError
+from fedpaq.quantizers import Key, Message, Quantizer, RawMessage
+from fedpaq.quantizers.low_precision import as_float32
+from fedpaq.server.aggregation import Aggregation, Arrivals
+from fedpaq.server.payload_sizes import raw_bytes
+
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Every message becomes a real payload, whose length is counted."""
+
+    quantizer: Quantizer
+    aggregation: Aggregation
+    payload_sizes: str = "encoded"
+
+    def share(self, jobs: int) -> slice:
+        """All jobs are done here."""
+        return whole(jobs)
+
+    def open(self, runs: int, dimension: int) -> EncodedInbox:
+        """Return an empty inbox for one round."""
+        return EncodedInbox(self.quantizer, self.aggregation.start(runs, dimension), runs)
+
+
+class EncodedInbox:
+    """One round of every run."""
+
+    def __init__(self, quantizer: Quantizer, arrivals: Arrivals, runs: int) -> None:
+        self._quantizer, self._arrivals = quantizer, arrivals
+        self._payload_bytes = np.zeros(runs, np.int64)
+
+    def send(self, updates: Any, work: LocalWork) -> None:
+        """Take the updates (jobs, p) of some work; a run with a non-finite update gets a message of NaN."""
+        messages, diverged = quantize_usable(self._quantizer, updates, work)
+        if diverged.size:
+            nothing = RawMessage(np.full(updates.shape[1], np.nan, np.float32))
+            self._arrivals.add([nothing] * len(diverged), diverged)
+        self._arrivals.add(messages, work.run_of)
+        np.add.at(self._payload_bytes, work.run_of, payload_bytes(messages))
+
+    def close(self) -> tuple[Float64, Int64]:
+        """Return what is added to the params of each run (runs, p), and its payload bytes (runs,)."""
+        return self._arrivals.mean(), self._payload_bytes
+
+
+def payload_bytes(messages: Sequence[Message]) -> list[int]:
+    """Return the length of each payload; that of a raw one is known without making it."""
+    if all(isinstance(message, RawMessage) for message in messages):
+        return [raw_bytes(message.dimension) for message in messages]
+    return [len(payload) for payload in codec.encode_batch(messages)]
+
+
+def quantize_usable(quantizer: Quantizer, updates: Any, work: LocalWork) -> tuple[Sequence[Message], Int64]:
+    """Return the messages, of zeros where an update is not finite, and the runs diverged by such updates."""
+    try:
+        return quantizer.quantize_batch(updates, work.keys()), np.zeros(0, np.int64)
+    except NonFiniteUpdateError:
+        rows = as_float32(updates).copy()
+        bad = np.array([refuses(quantizer, row, key) for row, key in zip(rows, work.keys(), strict=True)])
+        rows[bad] = 0.0
+        return quantizer.quantize_batch(rows, work.keys()), np.unique(work.run_of[bad])
+
+
+def refuses(quantizer: Quantizer, update: npt.NDArray[np.float32], key: Key) -> bool:
+    """Tell whether the quantizer refuses an update: whose, the error of a batch does not tell in full."""
+    try:
+        quantizer.quantize(update, key=key)
+    except NonFiniteUpdateError:
+        return True
+    return False

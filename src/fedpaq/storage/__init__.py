@@ -1,0 +1,1 @@
+"""STORAGE: files that are whole or absent, checkpoints, locks, strict JSON."""

@@ -1,0 +1,172 @@
+"""Both theorems held against runs: Theorem 1 over rounds, Theorem 2 over T."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpaq.config import FedPAQConfig, require_int
+from fedpaq.errors import ConfigError
+from fedpaq.problems import Problem
+from fedpaq.theory import Estimates, NonConvexBound, StronglyConvexBound, Variant
+from fedpaq.theory.verification.check import BoundCurve, Check, Setting
+from fedpaq.theory.verification.measurement import mean_squared_gradients, squared_errors, with_seeds
+from fedpaq.theory.verification.slope import fit_slope
+
+Float64 = npt.NDArray[np.float64]
+VARIANTS: tuple[Variant, ...] = get_args(Variant)
+POINTS = 60  # of a curve that is kept
+
+
+def check_strongly_convex(
+    problem: Problem,
+    estimates: Estimates,
+    setting: Setting,
+    *,
+    num_rounds: int | None = None,
+    from_first_round: bool = False,
+) -> Check:
+    """Measure E||x_k - x*||^2 under Theorem 1's schedule, and the bounds on it.
+
+    The paper's schedule runs ``num_rounds`` rounds (default: 4 k0) and each bound starts from the error
+    measured at its k0. With ``from_first_round`` the schedule begins at k0 instead, where x_0 is
+    known, and the bounds are what one knows before any run.
+    """
+    if estimates.optimum is None:
+        raise ConfigError(f"problem={problem.name!r} has no unique optimum; use check_non_convex")
+    bounds = [strongly_convex_bound(problem, estimates, setting, variant) for variant in VARIANTS]
+    latest = max(bound.first_round for bound in bounds)
+    start = latest if from_first_round else 0
+    if num_rounds is None:
+        num_rounds = 4 * latest
+    require_int("num_rounds", num_rounds, latest - start + 1)
+    config = FedPAQConfig(
+        clients_per_round=setting.clients_per_round,
+        local_steps=setting.local_steps,
+        total_steps=num_rounds * setting.local_steps,
+        batch_size=setting.batch_size,
+        step_size=bounds[0].step_size(start),
+    )
+    errors = squared_errors(
+        problem, with_seeds(config, setting.num_seeds), estimates.optimum, quantizer=setting.quantizer
+    )
+    return _compare_errors(problem, setting, bounds, errors, start)
+
+
+def _compare_errors(
+    problem: Problem,
+    setting: Setting,
+    bounds: Sequence[StronglyConvexBound],
+    errors: Float64,
+    start: int,
+) -> Check:
+    mean = errors.mean(axis=0)
+    rounds = np.arange(start, start + errors.shape[1])
+    kept = np.unique(np.geomspace(1, len(rounds), POINTS).astype(np.int64)) - 1
+    earliest = min(bound.first_round for bound in bounds)
+    later = kept[rounds[kept] >= earliest]
+    curves = []
+    for bound in bounds:
+        since = max(bound.first_round, start)
+        values = np.full(len(rounds), np.nan)
+        values[since - start :] = [
+            bound.at(int(k), float(mean[since - start]), since=since) for k in rounds[since - start :]
+        ]
+        curves.append(
+            BoundCurve(
+                variant=bound.variant,
+                first_round=bound.first_round,
+                values=values[kept],
+                worst_ratio=_worst_ratio(mean, values),
+            )
+        )
+    steps = rounds * setting.local_steps + 1
+    return Check(
+        theorem=1,
+        problem=problem.name,
+        setting={**setting.to_dict(), "num_clients": problem.num_clients, "start": start},
+        steps=steps[kept],
+        mean=mean[kept],
+        standard_error=errors.std(axis=0, ddof=1)[kept] / np.sqrt(len(errors)),
+        bounds=curves,
+        slope=None if start else fit_slope(steps[later], errors[:, later]),
+    )
+
+
+def check_non_convex(
+    problem: Problem, estimates: Estimates, setting: Setting, total_steps: Sequence[int]
+) -> Check:
+    """Measure the averaged squared gradient norm for each T, and Theorem 2's bounds on it."""
+    gradients = np.empty((setting.num_seeds, len(total_steps)))
+    curves: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
+    for column, steps in enumerate(total_steps):
+        bounds = [non_convex_bound(problem, estimates, setting, steps, variant) for variant in VARIANTS]
+        config = FedPAQConfig(
+            clients_per_round=setting.clients_per_round,
+            local_steps=setting.local_steps,
+            total_steps=steps,
+            batch_size=setting.batch_size,
+            step_size=bounds[0].step_size,
+        )
+        gradients[:, column] = mean_squared_gradients(
+            problem, with_seeds(config, setting.num_seeds), quantizer=setting.quantizer
+        )
+        for bound in bounds:
+            gap = estimates.initial_gap.value
+            curves[bound.variant].append(bound.at(gap) if bound.holds else float("nan"))
+    mean = gradients.mean(axis=0)
+    return Check(
+        theorem=2,
+        problem=problem.name,
+        setting={**setting.to_dict(), "num_clients": problem.num_clients},
+        steps=np.array(total_steps, np.int64),
+        mean=mean,
+        standard_error=gradients.std(axis=0, ddof=1) / np.sqrt(setting.num_seeds),
+        bounds=[
+            BoundCurve(
+                variant=variant,
+                first_round=None,
+                values=np.array(values),
+                worst_ratio=_worst_ratio(mean, np.array(values)),
+            )
+            for variant, values in curves.items()
+        ],
+        slope=fit_slope(np.array(total_steps), gradients) if len(total_steps) > 1 else None,
+    )
+
+
+def _worst_ratio(mean: Float64, bounds: Float64) -> float:
+    """Return the largest mean / bound where there is a bound, 0 where there is none."""
+    return float((mean / bounds).max(initial=0.0, where=np.isfinite(bounds)))
+
+
+def strongly_convex_bound(
+    problem: Problem, estimates: Estimates, setting: Setting, variant: Variant
+) -> StronglyConvexBound:
+    """Return Theorem 1 for a problem and a setting."""
+    return StronglyConvexBound(
+        assumptions=estimates.assumptions(setting.quantizer.variance_bound(problem.dimension)),
+        num_clients=problem.num_clients,
+        clients_per_round=setting.clients_per_round,
+        local_steps=setting.local_steps,
+        batch_size=setting.batch_size,
+        variant=variant,
+    )
+
+
+def non_convex_bound(
+    problem: Problem, estimates: Estimates, setting: Setting, total_steps: int, variant: Variant
+) -> NonConvexBound:
+    """Return Theorem 2 for a problem and a setting."""
+    return NonConvexBound(
+        assumptions=estimates.assumptions(setting.quantizer.variance_bound(problem.dimension)),
+        num_clients=problem.num_clients,
+        clients_per_round=setting.clients_per_round,
+        local_steps=setting.local_steps,
+        total_steps=total_steps,
+        batch_size=setting.batch_size,
+        variant=variant,
+    )

@@ -1,0 +1,75 @@
+"""fedpaq reproduce: what it writes, what it says, and what it does without data."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from fedpaq.cli import app
+from fedpaq.experiments import FIGURES, figures
+from small_figure import SMALL
+
+
+@pytest.fixture
+def small_paper():
+    """A paper of two figures: a small one that runs, and one whose data is nowhere."""
+    lacking = figures.Figure("lacking", "No data", "Nowhere", "cifar100-mlp", 1000.0, SMALL.panels)
+    paper = dict(FIGURES)
+    FIGURES.clear()
+    FIGURES.update(lacking=lacking, small=SMALL)
+    yield
+    FIGURES.clear()  # and back in the paper's order, which single entries put back would not keep
+    FIGURES.update(paper)
+
+
+@pytest.fixture
+def no_data(monkeypatch, tmp_path):
+    """No dataset here, and none to be had from elsewhere."""
+    from fedpaq.problems.datasets import source as datasets
+
+    def refuse(dataset, folder):
+        raise datasets.DatasetError(f"cannot download {dataset.name}; {dataset.advice()}")
+
+    monkeypatch.setattr(datasets, "download", refuse)
+    monkeypatch.setattr(datasets, "default_cache", lambda: tmp_path / "no-cache")
+    monkeypatch.delenv("FEDPAQ_DATA", raising=False)
+
+
+def test_one_figure_leaves_everything_and_a_second_call_computes_nothing(small_paper, tmp_path, monkeypatch):
+    result = CliRunner().invoke(app, ["reproduce", "small", "-o", str(tmp_path)], env={"COLUMNS": "80"})
+    assert result.exit_code == 0, result.output
+    assert len(list(tmp_path.glob("curves/small/*.json"))) == 3
+    for accounting in ("payload", "fixed-width"):
+        for kind in ("png", "pdf"):
+            assert (tmp_path / f"small-{accounting}.{kind}").stat().st_size > 5_000
+    assert json.loads((tmp_path / "verdicts.json").read_text()) == []  # the paper says nothing about it
+    assert "report.html" in result.output
+    assert max(len(line) for line in result.stdout.splitlines() if "report" not in line) <= 80
+
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    monkeypatch.setattr("fedpaq.experiments.runner.run_curve", None)  # calling it would fail
+    result = CliRunner().invoke(app, ["reproduce", "small", "-o", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_missing_data_is_named_and_the_other_figures_still_run(small_paper, no_data, tmp_path):
+    result = CliRunner().invoke(app, ["reproduce", "all", "-o", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "lacking was not run" in result.stderr
+    assert "cifar-100-binary.tar.gz" in result.stderr and "FEDPAQ_DATA" in result.stderr
+    assert (tmp_path / "small-payload.png").exists() and (tmp_path / "report.html").exists()
+
+
+def test_only_missing_data_leaves_no_report(small_paper, no_data, tmp_path):
+    result = CliRunner().invoke(app, ["reproduce", "lacking", "-o", str(tmp_path)])
+    assert result.exit_code == 2 and "lacking was not run" in result.stderr
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_an_unknown_figure_is_refused_before_anything_is_written(tmp_path):
+    result = CliRunner().invoke(app, ["reproduce", "mnits", "-o", str(tmp_path / "new")])
+    assert "did you mean 'mnist'" in str(result.exception)
+    assert not (tmp_path / "new").exists()

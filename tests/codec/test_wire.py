@@ -1,0 +1,202 @@
+"""encode, encode_batch, decode, accumulate: nothing is lost, whatever the message."""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codec_cases import arithmetic_message, gaussian_message, uneven_message
+from fedpaq.codec import accumulate, decode, encode, encode_batch, order0_entropy, read_header, wire
+from fedpaq.codec.frame import BLOCK, GAP, RAW
+from fedpaq.errors import ConfigError
+from fedpaq.kernels import numba as compiled
+from fedpaq.quantizers import Identity, Key, LowPrecision, QuantizedMessage, RawMessage
+
+
+@st.composite
+def messages(draw):
+    levels = draw(st.sampled_from([1, 2, 5, 15, 16, 127, 128, 32767]))
+    dimension = draw(st.integers(1, 700))
+    bucket_size = draw(st.none() | st.integers(1, 900))
+    pool = draw(st.lists(st.integers(-levels, levels), min_size=1, max_size=8))
+    zeros = draw(st.integers(0, 60))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    signed = rng.choice(np.array(pool + [0] * zeros), dimension)
+    buckets = 1 if bucket_size is None else -(-dimension // bucket_size)
+    norms = rng.random(buckets).astype(np.float32)
+    return QuantizedMessage(signed.astype(np.int8 if levels <= 127 else np.int16), norms, levels, bucket_size)
+
+
+@given(messages())
+@settings(max_examples=150, deadline=None)
+def test_decoding_returns_the_message(message):
+    payload = encode(message)
+    decoded = decode(payload, dimension=message.dimension)
+    assert decoded == message
+    assert decoded.signed_levels.dtype == message.signed_levels.dtype
+    assert encode(decoded) == payload
+
+
+@given(messages(), st.floats(-10, 10))
+@settings(max_examples=100, deadline=None)
+def test_accumulate_equals_decoding_and_adding_to_the_bit(message, weight):
+    payload = encode(message)
+    start = np.random.default_rng(0).standard_normal(message.dimension)
+    total, expected = start.copy(), start.copy()
+    accumulate(payload, total, weight)
+    decode(payload).add_to(expected, weight)
+    assert np.array_equal(total.view(np.uint64), expected.view(np.uint64))
+
+
+@pytest.mark.parametrize("bucket_size", [None, 1, 7, 100, 5000])
+@pytest.mark.parametrize("levels", [1, 5, 64, 300, 32767])
+@pytest.mark.parametrize("dimension", [1, 2, 785, 3001])
+def test_every_shape_survives(dimension, levels, bucket_size):
+    for message in (
+        gaussian_message(dimension, levels, bucket_size),
+        uneven_message(dimension, levels, bucket_size),
+    ):
+        assert decode(encode(message), dimension=dimension) == message
+
+
+def test_without_numba_the_bytes_are_the_same(monkeypatch):
+    cases = [uneven_message(400, levels, bucket) for levels in (1, 10, 300) for bucket in (None, 64)]
+    payloads = encode_batch(cases)
+    monkeypatch.setattr(compiled, "load", lambda name: None)
+    assert [encode(message) for message in cases] == payloads
+    assert [decode(payload) for payload in payloads] == cases
+
+
+@pytest.mark.parametrize("dimension", [1, 1000])
+def test_all_zeros_cost_only_the_header(dimension):
+    message = QuantizedMessage(np.zeros(dimension, np.int8), np.zeros(1, np.float32), 1)
+    payload = encode(message)
+    assert len(payload) <= 17
+    assert decode(payload) == message
+
+
+def test_a_single_huge_coordinate_survives():
+    update = np.zeros(1000, np.float32)
+    update[617] = -3e38
+    for levels in (1, 32767):
+        message = LowPrecision(levels).quantize(update, key=Key(seed=0))
+        decoded = decode(encode(message))
+        assert decoded == message
+        assert decoded.dequantize()[617] == pytest.approx(-3e38)
+
+
+def test_every_level_of_the_widest_quantizer_survives():
+    signed = np.arange(-32767, 32768).astype(np.int16)
+    message = QuantizedMessage(signed, np.ones(1, np.float32), 32767)
+    assert decode(encode(message)) == message
+
+
+def test_large_dense_messages_use_the_block_code(monkeypatch):
+    monkeypatch.setattr(wire, "BLOCK_NONZEROS", 500)
+    dense, sparse = gaussian_message(2000, 45), gaussian_message(100_000, 5)
+    assert read_header(encode(dense)).code == BLOCK
+    assert read_header(encode(sparse)).code == GAP
+    assert decode(encode(dense), dimension=2000) == dense
+    total, expected = np.zeros(2000), np.zeros(2000)
+    accumulate(encode(dense), total, 0.1)
+    dense.add_to(expected, 0.1)
+    assert np.array_equal(total, expected)
+
+
+def test_a_batch_may_mix_codes_kinds_and_shapes(monkeypatch):
+    monkeypatch.setattr(wire, "BLOCK_NONZEROS", 500)
+    mixed = [gaussian_message(2000, 45, seed=seed) for seed in range(3)]
+    mixed += [arithmetic_message(2000, 45, period) for period in (1, 5000, 2)]
+    mixed += [
+        RawMessage(np.arange(5, dtype=np.float32)),
+        gaussian_message(785, 1),
+        RawMessage(np.ones(2, np.float32)),
+    ]
+    payloads = encode_batch(mixed)
+    assert payloads == [encode(message) for message in mixed]
+    assert [decode(payload) for payload in payloads] == mixed
+    assert encode_batch([]) == []
+
+
+def test_a_batch_large_enough_for_threads_is_equal_to_one_by_one():
+    batch = [gaussian_message(60_000, 40, seed=seed) for seed in range(4)]
+    assert encode_batch(batch) == [encode(message) for message in batch]
+
+
+def test_identity_is_sent_as_float32():
+    message = Identity().quantize(np.array([1.5, -0.0, 1e-45], np.float32), key=Key(seed=0))
+    payload = encode(message)
+    assert read_header(payload).code == RAW
+    assert len(payload) == 4 + 12 + 4
+    assert decode(payload, dimension=3) == message
+    total = np.ones(3)
+    accumulate(payload, total, 2.0)
+    assert total[0] == 4.0
+
+
+@pytest.mark.parametrize("levels", [1, 5, 10, 64, None])
+@pytest.mark.parametrize("dimension", [785, 7850, 92_027])
+def test_gaussian_payloads_stay_within_two_percent_of_the_entropy(dimension, levels):
+    levels = levels or math.isqrt(dimension - 1) + 1
+    batch = [gaussian_message(dimension, levels, seed=seed) for seed in range(3)]
+    for message, payload in zip(batch, encode_batch(batch), strict=True):
+        assert len(payload) <= 1.02 * order0_entropy(message.signed_levels) / 8 + 24
+
+
+@pytest.mark.parametrize("levels", [1, 5, 10, 29, 64])
+def test_not_one_small_payload_in_hundreds_is_larger_than_promised(levels):
+    """Where a message is too short to learn from: there the weights it starts with decide."""
+    messages = [gaussian_message(785, levels, seed=seed) for seed in range(300)]
+    excess = [
+        len(payload) - 1.02 * order0_entropy(message.signed_levels) / 8
+        for message, payload in zip(messages, encode_batch(messages), strict=True)
+    ]
+    assert max(excess) <= 24
+
+
+def test_density_that_varies_along_the_vector_is_exploited():
+    message = uneven_message(50_000, 100)
+    assert len(encode(message)) < 0.8 * order0_entropy(message.signed_levels) / 8
+
+
+def test_encoding_a_thousand_messages_holds_memory_flat():
+    batch = [gaussian_message(785, 1, seed=seed) for seed in range(10)]
+    for message in batch:
+        decode(encode(message))
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for _ in range(100):
+        for message in batch:
+            decode(encode(message))
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert grown < 20_000
+
+
+def test_encode_refuses_what_is_not_a_message():
+    one = np.ones(1, np.float32)
+    with pytest.raises(ConfigError, match="exceeds levels=1"):
+        encode(QuantizedMessage(np.array([0, 2], np.int8), one, 1))
+    with pytest.raises(ConfigError, match="norms"):
+        encode(QuantizedMessage(np.array([0, 1], np.int8), np.array([np.nan], np.float32), 1))
+    with pytest.raises(ConfigError, match="norms"):
+        encode(QuantizedMessage(np.array([0, 1], np.int8), -one, 1))
+    with pytest.raises(ConfigError, match="norms"):
+        encode(QuantizedMessage(np.array([0, 1], np.int8), np.ones(3, np.float32), 1, bucket_size=1))
+    with pytest.raises(ConfigError, match="NaN"):
+        encode(RawMessage(np.array([np.inf], np.float32)))
+    with pytest.raises(ConfigError, match="dimension=0"):
+        encode(RawMessage(np.zeros(0, np.float32)))
+
+
+def test_accumulate_refuses_a_wrong_total_or_weight():
+    payload = encode(gaussian_message(10, 1))
+    with pytest.raises(ConfigError, match="total"):
+        accumulate(payload, np.zeros(10, np.float32))
+    with pytest.raises(ConfigError, match="weight"):
+        accumulate(payload, np.zeros(10), math.nan)

@@ -1,0 +1,79 @@
+"""The README's table of claims says what the stored results say."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from fedpaq import Key, LowPrecision, encode
+from fedpaq.codec import order0_entropy
+from repository import ROOT
+
+README = (ROOT / "README.md").read_text()
+
+
+def results(name):
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+
+
+def verdicts(count):
+    judged = json.loads((ROOT / "docs" / "figures" / "paper" / "verdicts.json").read_text())
+    found = [entry["judged"][count]["verdict"] for entry in judged]
+    return [found.count(verdict) for verdict in ("holds", "does not hold", "undecided")], len(found)
+
+
+def claims():
+    codec, gpu, scaling = results("codec"), results("gpu"), results("scaling")
+    (added,) = [r for r in codec["speed"] if r["dimension"] == 25_000_000 and r["levels"] == 1]
+    yield f"{added['accumulate_over_add_dense']:.0f} times faster than adding a dense vector"
+    least = min(row["payload_over_entropy"] for row in codec["real_sizes"])
+    yield f"at most 1.02 x entropy + 24 bytes; down to {least:.2f} x on real updates"
+    assert codec["missed"] == []
+    peers = results("peer_codecs")
+    ours, *others = (row["bits_per_coordinate"] for row in peers["codecs"].values())
+    assert len(others) == 6
+    yield (
+        f"{peers['least_encode_speedup']:.1f} times faster than the fastest of six other codecs, "
+        f"{min(others) / ours:.1f} times smaller than the smallest"
+    )
+    jobs = results("simulation")["jobs"]["J1"]["contenders"]
+    ours = jobs["fedpaq, s=1"]["median_seconds"]
+    yield f"{jobs['plain PyTorch loop']['median_seconds'] / ours:.0f} times faster than a plain PyTorch loop"
+    peers = {
+        name: row["over_fedpaq"]
+        for name, row in results("simulation_peers")["jobs"]["J1"]["contenders"].items()
+    }
+    yield (
+        f"{peers['Flower, Ray']:.0f} times faster than Flower's Ray simulation, {peers['pfl']:.2g} than pfl, "
+        f"{peers['FedJAX']:.2g} than FedJAX"
+    )
+    yield f"{results('sweep')['contenders']['sweep, s=1']['over_numpy']:.2f} of the time of 40"
+    yield f"{1e3 * gpu['one_round']['round']['median_seconds']:.0f} ms, quantized and averaged"
+    yield f"the same time (ratio {scaling['clients']['iid, n=1000000']['over_fewest']:.2f})"
+    (held, failed, open_), rows = verdicts("fixed-width")
+    yield f"{held} of {rows} hold, {failed} do not, {open_} are undecided"
+    (held, _, _), rows = verdicts("payload")
+    yield f"{held} of {rows} judged sentences hold under real bytes"
+    plans = results("planner")["rows"]
+    worst, dearest = (max(row[key] for row in plans) for key in ("over_best", "share_of_steps"))
+    yield f"at most {worst:.2f} x the best time, for {100 * dearest:.0f} % of the steps or less"
+    flower = results("flower")["92027"]
+    up = [flower[name]["wire"]["wire_bytes_up"] / 1e3 for name in ("s=1", "float32")]
+    yield f"{up[0]:.1f} kB up instead of {up[1]:.1f} kB"
+    yield f"{results('ingest')['rows'][0]['payloads_per_second']:,.0f}"[:-2] + "00 payloads a second"
+
+
+@pytest.mark.parametrize("claim", [*claims()])
+def test_a_claim_is_what_was_measured(claim):
+    assert claim in " ".join(README.split())
+
+
+def test_the_upload_of_the_first_claim_has_that_size():
+    """The one that ``fedpaq bench codec`` measures."""
+    update = np.random.default_rng(0).standard_normal(92_027).astype(np.float32)
+    message = LowPrecision(1).quantize(update, key=Key(seed=0))
+    size, entropy = len(encode(message)), order0_entropy(message.signed_levels) / 8
+    assert f"{size} bytes instead of 368,108 (entropy of its levels: {entropy:.0f})" in README
+    assert 4 * 92_027 == 368_108

@@ -1,0 +1,91 @@
+"""Running a figure: finished curves are kept, interruptions change nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from fedpaq.experiments import CurveStore, run_figure, runner
+from fedpaq.experiments.curve import curve_settings
+from repository import TESTS
+from small_figure import SMALL
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.rglob("*.json"))}
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory):
+    """The folder of one run without interruption, and the progress it reported."""
+    folder, done = tmp_path_factory.mktemp("one-go"), []
+    run_figure(SMALL, CurveStore(folder), progress=lambda _, gradients: done.append(gradients))
+    return folder, done
+
+
+@pytest.fixture
+def in_one_go(whole_run):
+    return contents(whole_run[0])
+
+
+def test_an_interrupted_run_continues_to_the_same_files(tmp_path, in_one_go, monkeypatch):
+    real, calls = runner.run_curve, []
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(runner, "run_curve", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_figure(SMALL, CurveStore(tmp_path))
+    assert len(contents(tmp_path)) == 1
+    assert CurveStore(tmp_path).figure(SMALL) is None
+    run_figure(SMALL, CurveStore(tmp_path))
+    assert len(calls) == 4  # three curves, the second begun twice, the first not recomputed
+    assert contents(tmp_path) == in_one_go
+
+
+def test_a_run_killed_at_any_moment_continues_to_the_same_files(tmp_path, in_one_go):
+    script = textwrap.dedent(
+        f"""
+        import sys; sys.path.insert(0, {str(TESTS)!r})
+        from pathlib import Path
+        from fedpaq.experiments import CurveStore, run_figure
+        from small_figure import SMALL
+        run_figure(SMALL, CurveStore(Path({str(tmp_path)!r})), progress=lambda *_: print("step", flush=True))
+        """
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    for _ in range(400):  # somewhere inside the first curves
+        process.stdout.readline()
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert contents(tmp_path) != in_one_go
+    run_figure(SMALL, CurveStore(tmp_path))
+    assert contents(tmp_path) == in_one_go
+
+
+def test_a_damaged_curve_is_computed_again(tmp_path, whole_run, in_one_go):
+    shutil.copytree(whole_run[0], tmp_path, dirs_exist_ok=True)
+    store = CurveStore(tmp_path)
+    store.path(SMALL, curve_settings(SMALL)[-1]).write_text("{")
+    run_figure(SMALL, store)
+    assert contents(tmp_path) == in_one_go
+
+
+def test_no_temporary_file_is_left_behind(whole_run):
+    assert [path for path in whole_run[0].rglob("*") if path.name.startswith(".")] == []
+
+
+def test_progress_adds_up_to_what_was_announced(whole_run):
+    announced = sum(runner.expected_gradients(settings) for settings in curve_settings(SMALL))
+    assert announced <= sum(whole_run[1]) <= 1.8 * announced  # more only where a grid had to be widened

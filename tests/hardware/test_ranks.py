@@ -1,0 +1,170 @@
+"""Ranks: the same params for any number of processes, and an orderly end when one is lost.
+
+Real processes on loopback, as torchrun starts them, each bounded by a timeout.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import fedpaq
+import ranks_job
+from fedpaq.hardware.ranks import ALONE, Ranks, dense_bytes
+from fedpaq.server import Gathered, Summed, choose_uplink
+from small_problems import make_problem
+
+JOB = Path(ranks_job.__file__)
+SECONDS = 240  # far beyond what a busy machine needs
+
+
+def environment(**variables):
+    paths = [str(JOB.parent), str(Path(fedpaq.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
+    settings = {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    return {**os.environ, **settings, **variables}
+
+
+def torchrun(size, *arguments):
+    """Run a job on ``size`` ranks; once more where torch itself aborted while Python shut down.
+
+    That is pytorch issue 190489, rare and after all work is done; any other failure counts.
+    """
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
+    for attempt in range(2):
+        ended = subprocess.run(
+            [*command, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+            env=environment(),
+        )
+        aborted = "terminate called without an active exception" in ended.stderr
+        if attempt or not aborted or "<no Python frame>" not in ended.stderr:
+            break
+    return ended
+
+
+def by_hand(job, folder, size=2):
+    """Start the ranks without torchrun, which would end the others itself; return rank 0's code and errors."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    each = [
+        environment(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        for rank in range(size)
+    ]
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(JOB), job, str(folder)], env=env, stderr=subprocess.PIPE, text=True
+        )
+        for env in each
+    ]
+    try:
+        _, printed = started[0].communicate(timeout=SECONDS)
+        if started[0].returncode == 0:
+            started[1].wait(timeout=SECONDS)
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+    return started[0].returncode, [line for line in printed.splitlines() if "preparing" not in line]
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return ranks_job.results(ALONE)
+
+
+@pytest.fixture(scope="module", params=[1, 2, 4])
+def shared(request, tmp_path_factory):
+    """Every rank's results."""
+    folder = tmp_path_factory.mktemp(f"ranks{request.param}")
+    ended = torchrun(request.param, JOB, "results", folder)
+    assert ended.returncode == 0, ended.stderr
+    found = [dict(np.load(folder / f"{request.param}-{rank}.npz")) for rank in range(request.param)]
+    assert len(found) == request.param
+    return found
+
+
+def test_quantized_params_are_the_same_to_the_bit_for_any_number_of_ranks(alone, shared):
+    for results in shared:
+        for name in alone.keys() - {"not quantized", "not quantized, convolutions", "executor"}:
+            np.testing.assert_array_equal(results[name], alone[name], err_msg=name)
+
+
+def test_params_without_quantization_are_equal_to_1e_6(alone, shared):
+    for results in shared:
+        for name in ("not quantized", "not quantized, convolutions"):
+            difference = np.linalg.norm(results[name] - alone[name])
+            assert difference <= 1e-6 * np.linalg.norm(alone[name]), name
+
+
+def test_ranks_agree_on_the_executor(shared):
+    assert len({str(results["executor"][0]) for results in shared}) == 1
+
+
+def test_a_killed_rank_ends_the_run_with_one_message_and_a_usable_checkpoint(tmp_path):
+    code, said = by_hand("killed", tmp_path)
+    assert code == 2 and len(said) == 1
+    assert said[0].startswith("fedpaq: error: rank=0 of 2 lost contact")
+    assert "in round=3" in said[0] and "run.ckpt" in said[0] and "--resume" in said[0]
+    problem, quantizer = make_problem("mlp"), fedpaq.LowPrecision(levels=1)
+    resumed = fedpaq.train(
+        problem, ranks_job.CONFIG, quantizer=quantizer, executor="dense", checkpoint=tmp_path / "run.ckpt"
+    )
+    whole = fedpaq.train(problem, ranks_job.CONFIG, quantizer=quantizer, executor="dense")
+    np.testing.assert_array_equal(resumed.params, whole.params)
+    assert resumed.records == whole.records
+
+
+def test_a_rank_that_does_not_answer_ends_the_run_and_every_rank_resumes(tmp_path):
+    code, said = by_hand("asleep", tmp_path)
+    assert (code, len(said)) == (2, 1) and "in round=3" in said[0]
+    assert by_hand("resumed", tmp_path) == (0, [])
+    whole = fedpaq.train(make_problem("mlp"), ranks_job.CONFIG, quantizer=fedpaq.LowPrecision(levels=1))
+    for rank in range(2):
+        np.testing.assert_array_equal(np.load(tmp_path / f"resumed-{rank}.npy"), whole.params)
+
+
+def test_the_command_line_under_torchrun_writes_what_one_process_writes(tmp_path):
+    options = ["--total-steps", "10", "--clients-per-round", "5", "--no-compare", "--evaluate-every", "0"]
+    output = tmp_path / "two.json"
+    ended = torchrun(2, "-m", "fedpaq", "run", "mnist-logistic", *options, "--output", output)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("FedPAQ") == 1 and "of payloads a round" in ended.stdout
+    config = fedpaq.FedPAQConfig(clients_per_round=5, local_steps=5, total_steps=10, step_size=0.5)
+    problem = fedpaq.problems.load("mnist-logistic")
+    history = fedpaq.train(problem, config, quantizer=fedpaq.LowPrecision(levels=1), evaluate_every=0)
+    assert fedpaq.History.load(output).to_json() == history.to_json()
+
+
+@pytest.mark.parametrize("jobs", [1, 3, 25, 1000])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
+def test_shares_are_even_and_cover_all_jobs_in_order(jobs, size):
+    shares = [Ranks(rank, size).share(jobs) for rank in range(size)]
+    assert [job for share in shares for job in range(jobs)[share]] == list(range(jobs))
+    sizes = [share.stop - share.start for share in shares]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_one_rank_exchanges_nothing():
+    values = torch.ones(3)
+    ALONE.add_up(values)
+    assert ALONE.exchange(b"abc") == [b"abc"] and ALONE.tell(b"abc") == b"abc"
+    assert ALONE.is_first and ALONE.speaks() and values.sum() == 3
+    assert ALONE.traffic.payloads == ALONE.traffic.sums == dense_bytes(4 * 785, 1) == 0
+
+
+def test_the_uplink_of_several_ranks_sums_only_what_is_not_quantized(logistic):
+    ranks = Ranks(0, 2)
+    mean = fedpaq.server.aggregation.Mean()
+    assert isinstance(choose_uplink(fedpaq.Identity(), mean, logistic, ranks), Summed)
+    assert isinstance(choose_uplink(fedpaq.LowPrecision(levels=1), mean, logistic, ranks), Gathered)
+    assert isinstance(choose_uplink(fedpaq.Identity(), ranks_job.ClippedMean(), logistic, ranks), Gathered)

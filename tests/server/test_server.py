@@ -1,0 +1,77 @@
+"""Uplink: which one carries what, and what each makes of the same round."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import fedpaq
+from fedpaq.clients import local_work
+from fedpaq.hardware.ranks import ALONE
+from fedpaq.server import Encoded, Gathered, Summed, choose_uplink
+from fedpaq.server.aggregation import ClippedMean, Mean
+from fedpaq.server.gathered import _unpacked
+from small_problems import make_problem
+
+RUNS = 2
+
+
+def round_of(uplink, problem, config, spoil=None):
+    """One round of two runs through an uplink: (mean, payload bytes)."""
+    participants = np.tile(np.arange(5), (RUNS, 1))
+    params = np.tile(problem.initial_params, (RUNS, 1))
+    inbox = uplink.open(RUNS, problem.dimension)
+    (work,) = local_work(problem, [config] * RUNS, 0, params, participants, share=uplink.share)
+    updates = np.random.default_rng(0).standard_normal((len(work), problem.dimension)).astype(np.float32)
+    if spoil is not None:
+        updates[spoil] = np.nan
+    inbox.send(updates, work)
+    return inbox.close()
+
+
+def test_one_process_encodes(logistic):
+    assert isinstance(choose_uplink(fedpaq.LowPrecision(levels=1), Mean(), logistic), Encoded)
+
+
+@pytest.mark.parametrize("quantizer", [fedpaq.LowPrecision(levels=2), fedpaq.Identity()], ids=lambda q: q.name)
+@pytest.mark.parametrize("aggregation", [Mean(), ClippedMean()], ids=lambda a: a.name)
+def test_exchanged_payloads_give_what_messages_give(quantizer, aggregation, config):
+    problem = make_problem("mlp")
+    mean, sizes = round_of(Encoded(quantizer, aggregation), problem, config)
+    gathered, gathered_sizes = round_of(Gathered(quantizer, aggregation, ALONE), problem, config)
+    assert np.array_equal(mean, gathered) and np.array_equal(sizes, gathered_sizes)
+
+
+def test_sums_give_what_messages_give(config):
+    problem = make_problem("mlp")
+    mean, sizes = round_of(Encoded(fedpaq.Identity(), Mean()), problem, config)
+    summed, summed_sizes = round_of(Summed(problem.inputs.device, ALONE), problem, config)
+    np.testing.assert_allclose(summed, mean, rtol=1e-12, atol=1e-15)
+    assert np.array_equal(sizes, summed_sizes)
+
+
+@pytest.mark.parametrize("kind", ["encoded", "gathered", "summed"])
+def test_a_non_finite_update_spoils_its_own_run_only(kind, config):
+    problem = make_problem("mlp")
+    quantizer = fedpaq.Identity() if kind == "summed" else fedpaq.LowPrecision(levels=1)
+    uplink = {
+        "encoded": Encoded(quantizer, Mean()),
+        "gathered": Gathered(quantizer, Mean(), ALONE),
+        "summed": Summed(problem.inputs.device, ALONE),
+    }[kind]
+    mean, _ = round_of(uplink, problem, config, spoil=7)  # a client of the second run
+    assert np.isfinite(mean[0]).all() and not np.isfinite(mean[1]).any()
+
+
+def test_a_rank_s_part_is_unpacked_as_it_was_packed():
+    payloads = [b"a", b"", b"ccc"]
+    lengths = np.array([len(payload) for payload in payloads], "<i8").tobytes()
+    part = (3).to_bytes(8, "little") + lengths + bytes([0, 1]) + b"".join(payloads)
+    found, diverged = _unpacked(part, runs=2)
+    assert [bytes(payload) for payload in found] == payloads
+    assert diverged.tolist() == [0, 1]
+
+
+def test_a_rank_without_jobs_sends_an_empty_part():
+    found, diverged = _unpacked((0).to_bytes(8, "little") + bytes([0]), runs=1)
+    assert found == [] and diverged.tolist() == [0]
