@@ -11,7 +11,7 @@ from torch import nn
 import fedpaq
 from fedpaq.clients import Batched, Sequential, Vectorised, local_work
 from fedpaq.clients.graphs import Graphs
-from fedpaq.hardware.devices import on_device
+from fedpaq.hardware.devices import to_tensor
 from fedpaq.kernels import cuda
 from fedpaq.quantizers.low_precision import quantize_numpy
 from fedpaq.randomness import minibatches
@@ -36,13 +36,13 @@ def check_kernels(device: torch.device) -> dict[str, Any]:
     kernels, rng = cuda.load("low_precision"), np.random.default_rng(0)
     seeds = np.array([0, 2**63 + 5, 77, 3], np.uint64)
     clients = np.array([0, 17, 2**32 - 1, 5], np.int64)
-    first_job = on_device(np.array([0, 3, 4]), device)
+    first_job = to_tensor(np.array([0, 3, 4]), device)
     for dimension, levels, bucket_size in SHAPES:
         updates = rng.standard_normal((4, dimension)).astype(np.float32)
         updates *= np.array([1.0, 1e-20, 0.0, 1e10], np.float32)[:, None]  # a tiny, a zero, a large one
-        placed = on_device(updates, device)
+        placed = to_tensor(updates, device)
         batch = kernels.quantize(
-            placed, on_device(seeds, device), 3, on_device(clients, device), levels, bucket_size
+            placed, to_tensor(seeds, device), 3, to_tensor(clients, device), levels, bucket_size
         )
         total = torch.zeros(2, dimension, dtype=torch.float64, device=device)
         kernels.add_levels(batch, first_job, total)
@@ -90,8 +90,8 @@ def check_draws(device: torch.device) -> dict[str, Any]:
     indices = rng.permutation(offsets[-1])
     seeds, clients = np.array([0, 2**64 - 1, 9], np.uint64), np.array([0, 5, 199], np.int64)
     samples = torch.empty(3, 700, dtype=torch.int64, device=device)
-    placed = [on_device(values, device) for values in (indices, offsets, seeds)]
-    cuda.load("philox").draw_samples(*placed, 1, on_device(clients, device), samples)
+    placed = [to_tensor(values, device) for values in (indices, offsets, seeds)]
+    cuda.load("philox").draw_samples(*placed, 1, to_tensor(clients, device), samples)
     positions = minibatches(seeds, 1, clients, offsets[clients + 1] - offsets[clients], 700)
     require(samples.cpu().numpy(), indices[offsets[clients][:, None] + positions], "minibatches")
     return {"draws equal": samples.numel()}

@@ -8,7 +8,7 @@ import torch
 
 import fedpaq
 from fedpaq.errors import ConfigError
-from fedpaq.hardware.devices import on_device, require_device
+from fedpaq.hardware.devices import require_device, to_tensor
 
 
 def test_the_cpu_has_no_number():
@@ -31,6 +31,6 @@ def test_a_missing_gpu_is_said():
 
 def test_unsigned_seeds_keep_their_bits():
     seeds = np.array([0, 2**63 + 5, 2**64 - 1], np.uint64)
-    placed = on_device(seeds, torch.device("cpu"))
+    placed = to_tensor(seeds, torch.device("cpu"))
     assert placed.dtype == torch.int64
     assert np.array_equal(placed.numpy().view(np.uint64), seeds)

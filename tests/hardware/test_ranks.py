@@ -156,9 +156,9 @@ def test_shares_are_even_and_cover_all_jobs_in_order(jobs, size):
 
 def test_one_rank_exchanges_nothing():
     values = torch.ones(3)
-    ALONE.add_up(values)
-    assert ALONE.exchange(b"abc") == [b"abc"] and ALONE.tell(b"abc") == b"abc"
-    assert ALONE.is_first and ALONE.speaks() and values.sum() == 3
+    ALONE.all_reduce(values)
+    assert ALONE.all_gather(b"abc") == [b"abc"] and ALONE.broadcast(b"abc") == b"abc"
+    assert ALONE.is_first and ALONE.reports_failure() and values.sum() == 3
     assert ALONE.traffic.payloads == ALONE.traffic.sums == dense_bytes(4 * 785, 1) == 0
 
 

@@ -91,10 +91,10 @@ class ThreadRanks(Ranks):
 
     table: Table = None
 
-    def exchange(self, data):
+    def all_gather(self, data):
         return self.table.meet(self.rank, bytes(data))
 
-    def add_up(self, values):
+    def all_reduce(self, values):
         values.copy_(sum(self.table.meet(self.rank, values.clone())))
 
 

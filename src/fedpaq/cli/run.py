@@ -135,7 +135,7 @@ def run(
     advice = "" if checkpoint is None else "continue with the same command and --resume"
     with (
         join(device) as ranks,
-        orderly_end(advice, ranks.speaks),
+        orderly_end(advice, ranks.reports_failure),
         nullcontext() if log is None or not ranks.is_first else open_log(log, resume=resume) as rounds,
     ):
         options["ranks"] = ranks

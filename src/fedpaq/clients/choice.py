@@ -61,7 +61,7 @@ def choose_executor(
     if ranks.size == 1:
         return _choose(executor, problem, clients_per_round)
     name = _choose(executor, problem, clients_per_round).name if ranks.is_first else ""
-    agreed: Executor = EXECUTORS[ranks.tell(name.encode()).decode()]()
+    agreed: Executor = EXECUTORS[ranks.broadcast(name.encode()).decode()]()
     return agreed
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedpaq.config import FedPAQConfig
-from fedpaq.hardware.devices import BUDGET, on_device
+from fedpaq.hardware.devices import BUDGET, to_tensor
 from fedpaq.kernels import cuda
 from fedpaq.problems import Partition, Problem
 from fedpaq.randomness import Key, minibatches, sample_without_replacement
@@ -60,7 +60,7 @@ class LocalWork:
     def tensors(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return params, run_of, step_sizes and samples on ``device``: what local steps are a function of."""
         params, run_of, step_sizes, samples = (
-            on_device(values, device) for values in (self.params, self.run_of, self.step_sizes, self.samples)
+            to_tensor(values, device) for values in (self.params, self.run_of, self.step_sizes, self.samples)
         )
         return params, run_of, step_sizes, samples
 
@@ -139,13 +139,13 @@ def samples_of(
     device, partition = problem.inputs.device, problem.partition
     if shape.batch_size is None:
         rows = whole_clients(partition, clients, shape.local_steps)
-        return rows if device.type == "cpu" else on_device(rows, device)
+        return rows if device.type == "cpu" else to_tensor(rows, device)
     if device.type == "cpu":
         return draw_samples(partition, seeds, round, clients, shape.local_steps, shape.batch_size)
     count = shape.local_steps * shape.batch_size
     samples = torch.empty(len(clients), count, dtype=torch.int64, device=device)
     cuda.load("philox").draw_samples(
-        *partition.on(device), on_device(seeds, device), round, on_device(clients, device), samples
+        *partition.on(device), to_tensor(seeds, device), round, to_tensor(clients, device), samples
     )
     return samples.view(len(clients), shape.local_steps, shape.batch_size)
 

@@ -34,7 +34,7 @@ def require_device(device: str | torch.device) -> torch.device:
     return torch.device("cuda", number)
 
 
-def on_device(values: Any, device: torch.device) -> Tensor:
+def to_tensor(values: Any, device: torch.device) -> Tensor:
     """Return an array as a tensor on ``device``, unsigned 64-bit numbers as int64 of the same bits."""
     if getattr(values, "dtype", None) == "uint64":
         values = values.view("int64")

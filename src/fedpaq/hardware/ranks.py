@@ -62,7 +62,7 @@ class Ranks:
         """
         return slice(self.rank * jobs // self.size, (self.rank + 1) * jobs // self.size)
 
-    def exchange(self, data: bytes) -> list[bytes]:
+    def all_gather(self, data: bytes) -> list[bytes]:
         """Return the bytes of every rank, in order of rank."""
         if self.size == 1:
             return [data]
@@ -77,7 +77,7 @@ class Ranks:
         self.traffic.payloads += (self.size - 1) * (longest + 8)
         return [row[: int(size)].numpy().tobytes() for row, size in zip(everyone, sizes, strict=True)]
 
-    def tell(self, data: bytes) -> bytes:
+    def broadcast(self, data: bytes) -> bytes:
         """Return the first rank's bytes; what the others pass is ignored."""
         if self.size == 1:
             return data
@@ -88,7 +88,7 @@ class Ranks:
             dist.broadcast(told, 0)
         return told.numpy().tobytes()
 
-    def add_up(self, values: Tensor) -> None:
+    def all_reduce(self, values: Tensor) -> None:
         """Replace values by their sum over the ranks, in place."""
         if self.size == 1:
             return
@@ -102,7 +102,7 @@ class Ranks:
             values.copy_(summed)
         self.traffic.sums += dense_bytes(values.numel() * values.element_size(), self.size)
 
-    def speaks(self) -> bool:
+    def reports_failure(self) -> bool:
         """Whether this rank is the first to end, which says why; the others follow in silence."""
         if self.store is None:
             return True
@@ -136,7 +136,7 @@ def join(device: str = "cpu", timeout_seconds: float = TIMEOUT_SECONDS) -> Itera
         _hang_up()
         _wait_for_all(ranks, "gone", timeout_seconds)
     except Exception:
-        if not ranks.speaks():
+        if not ranks.reports_failure():
             raise SystemExit(2) from None
         raise
     finally:

@@ -164,7 +164,7 @@ class Meter:
         if not last and (self._evaluate_every == 0 or round % self._evaluate_every):
             return [None] * len(params)
         found = self._problem.evaluate_batch(params) if self._ranks.is_first else []
-        told = np.frombuffer(self._ranks.tell(_as_bytes(found)))  # so that all agree on which runs go on
+        told = np.frombuffer(self._ranks.broadcast(_as_bytes(found)))  # so that all agree on which runs go on
         return [_evaluation(*pair) for pair in told.reshape(-1, 2).tolist()]
 
     def _bits(self, payload_bytes: int) -> int:

@@ -67,7 +67,7 @@ class SavedRun:
         if self._checkpoint is not None and files.exists(self._checkpoint.path):
             self._resume(self._checkpoint)
             state = self._packed()
-        state = self._ranks.tell(state)
+        state = self._ranks.broadcast(state)
         if not state:
             self._meter.start(self._params)
             self._save()

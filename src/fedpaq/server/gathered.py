@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from fedpaq import codec
 from fedpaq.clients.work import LocalWork
-from fedpaq.hardware.devices import on_device
+from fedpaq.hardware.devices import to_tensor
 from fedpaq.hardware.ranks import Ranks
 from fedpaq.kernels import cuda
 from fedpaq.quantizers import LowPrecision, Message, QuantizedBatch, Quantizer, RawMessage
@@ -65,7 +65,7 @@ class GatheredInbox:
         """Return what is added to the params of each run (runs, p), and its payload bytes (runs,)."""
         lengths = np.array([len(payload) for payload in self._payloads], LENGTH)
         front = len(lengths).to_bytes(8, "little") + lengths.tobytes() + self._diverged.tobytes()
-        parts = self._uplink.ranks.exchange(b"".join([front, *self._payloads]))
+        parts = self._uplink.ranks.all_gather(b"".join([front, *self._payloads]))
         payloads, diverged = [], np.zeros_like(self._diverged)
         for part in parts:
             theirs, found = _unpacked(part, len(diverged))
@@ -109,9 +109,9 @@ def _quantize(quantizer: Quantizer, updates: Any, work: LocalWork) -> tuple[Sequ
     device, levels, bucket_size = updates.device, quantizer.levels, quantizer.bucket_size
     batch = cuda.load("low_precision").quantize(
         updates,
-        on_device(work.seeds, device),
+        to_tensor(work.seeds, device),
         work.round,
-        on_device(work.clients, device),
+        to_tensor(work.clients, device),
         levels,
         bucket_size,
     )

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedpaq.clients.work import LocalWork, whole
-from fedpaq.hardware.devices import on_device
+from fedpaq.hardware.devices import to_tensor
 from fedpaq.kernels import cuda
 from fedpaq.quantizers import Identity, LowPrecision
 from fedpaq.server.payload_sizes import estimated_bytes, raw_bytes
@@ -58,13 +58,13 @@ class DeviceInbox:
         """Take the updates (jobs, p) of some work; a non-finite one makes its run's sum NaN."""
         device, runs = self._uplink.device, len(self._arrived)
         quantizer, first_job = self._uplink.quantizer, np.searchsorted(work.run_of, np.arange(runs + 1))
-        place = on_device(first_job, device)
+        place = to_tensor(first_job, device)
         if isinstance(quantizer, LowPrecision):
             batch = self._kernels.quantize(
                 updates,
-                on_device(work.seeds, device),
+                to_tensor(work.seeds, device),
                 work.round,
-                on_device(work.clients, device),
+                to_tensor(work.clients, device),
                 quantizer.levels,
                 quantizer.bucket_size,
             )

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from fedpaq.clients.work import LocalWork
-from fedpaq.hardware.devices import on_device
+from fedpaq.hardware.devices import to_tensor
 from fedpaq.hardware.ranks import Ranks
 from fedpaq.server.payload_sizes import raw_bytes
 
@@ -51,13 +51,13 @@ class SummedInbox:
         """Take the updates (jobs, p) of some of this rank's work."""
         for run in np.unique(work.run_of).tolist():
             first, last = np.searchsorted(work.run_of, [run, run + 1])
-            rows = on_device(updates[first:last], self._uplink.device)
+            rows = to_tensor(updates[first:last], self._uplink.device)
             self._total[run, :-1] += rows.sum(0, dtype=torch.float64)
             self._total[run, -1] += len(rows)
 
     def close(self) -> tuple[Float64, Int64]:
         """Return what is added to the params of each run (runs, p), and its payload bytes (runs,)."""
-        self._uplink.ranks.add_up(self._total)
+        self._uplink.ranks.all_reduce(self._total)
         total = self._total.cpu().numpy()
         arrived = total[:, -1:]
         return total[:, :-1] / arrived, arrived[:, 0].astype(np.int64) * raw_bytes(total.shape[1] - 1)
