@@ -15,7 +15,7 @@ import numpy as np
 
 import fedpaq
 from fedpaq.clients import Dense, Sequential, Vectorised, draw_participants, local_work
-from fedpaq.quantizers.low_precision import as_float32
+from fedpaq.quantizers.update import as_float32
 from measurement import write
 
 LEVELS = (1, 10, 64)

@@ -23,12 +23,14 @@ import numpy as np
 
 from fedpaq import codec
 from fedpaq.codec.frame import GAP, RAW, VERSION, pack_header, pack_varint, seal
+from fedpaq.codec.level_code import pack_fields
 from fedpaq.errors import WireFormatError
 from fedpaq.quantizers import Key, LowPrecision
 from measurement import seconds_of, write
 
 DIMENSION = 92_027  # the paper's smaller network
 CHUNK = 100  # uploads made at a time
+FIELDS = pack_fields(1, None)
 ONE = np.ones(1, "<f4").tobytes()
 
 
@@ -51,7 +53,7 @@ def with_levels(levels: int) -> bytes:
 
 def of_norm(norm: float) -> Callable[[bytes], bytes]:
     """Return what replaces a payload by an empty message of this norm."""
-    return lambda payload: seal(pack_header(GAP, DIMENSION, 1, None), struct.pack("<f", norm), b"\0")
+    return lambda payload: seal(pack_header(GAP, DIMENSION) + FIELDS, struct.pack("<f", norm), b"\0")
 
 
 MALFORMED: dict[str, Callable[[bytes], bytes]] = {
@@ -62,18 +64,18 @@ MALFORMED: dict[str, Callable[[bytes], bytes]] = {
     "more levels than 16 bits hold": lambda payload: with_levels(40_000),
     "trailing garbage": lambda payload: payload + b"\xff",
     "trailing garbage, checksum right": lambda payload: reseal(payload[:-4] + b"\xff" + b"0000"),
-    "another dimension": lambda payload: seal(pack_header(GAP, DIMENSION - 1, 1, None), ONE, b"\0"),
-    "2^40 coordinates": lambda payload: seal(pack_header(GAP, 2**40 - 1, 1, None), ONE, b"\0"),
+    "another dimension": lambda payload: seal(pack_header(GAP, DIMENSION - 1) + FIELDS, ONE, b"\0"),
+    "2^40 coordinates": lambda payload: seal(pack_header(GAP, 2**40 - 1) + FIELDS, ONE, b"\0"),
     "more non-zeros than coordinates": lambda payload: seal(
-        pack_header(GAP, DIMENSION, 1, None), ONE, pack_varint(DIMENSION + 1), b"\x80"
+        pack_header(GAP, DIMENSION) + FIELDS, ONE, pack_varint(DIMENSION + 1), b"\x80"
     ),
     "norm is NaN": of_norm(float("nan")),
     "norm is infinite": of_norm(float("inf")),
     "norm is negative": of_norm(-1.0),
     "a raw number is NaN": lambda payload: seal(
-        pack_header(RAW, DIMENSION, 0, None), np.full(DIMENSION, np.nan, "<f4").tobytes()
+        pack_header(RAW, DIMENSION), np.full(DIMENSION, np.nan, "<f4").tobytes()
     ),
-    "raw and too short": lambda payload: seal(pack_header(RAW, DIMENSION, 0, None), bytes(400)),
+    "raw and too short": lambda payload: seal(pack_header(RAW, DIMENSION), bytes(400)),
     "future version": lambda payload: reseal(payload[:2] + bytes([payload[2] + 16]) + payload[3:]),
     "unknown code": lambda payload: seal(b"FQ\x19\x03"),
     "another file": lambda payload: b"PK\x03\x04 this is a zip file",

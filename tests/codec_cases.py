@@ -6,6 +6,8 @@ import zlib
 
 import numpy as np
 
+from fedpaq.codec.frame import pack_header
+from fedpaq.codec.level_code import pack_fields
 from fedpaq.quantizers import Key, LowPrecision, QuantizedMessage
 
 
@@ -38,3 +40,8 @@ def arithmetic_message(dimension: int, levels: int, period: int, bucket_size: in
 def reseal(frame: bytes) -> bytes:
     """Return the frame with a correct CRC: what a hostile client would send."""
     return frame[:-4] + zlib.crc32(frame[:-4]).to_bytes(4, "little")
+
+
+def level_header(code, dimension, levels, bucket_size):
+    """Return the bytes of a frame before its norms; a raw frame (levels=0) has none."""
+    return pack_header(code, dimension) + (pack_fields(levels, bucket_size) if levels else b"")

@@ -10,7 +10,7 @@ import fedpaq
 from fedpaq import codec
 from fedpaq.clients import Vectorised
 from fedpaq.errors import ConfigError, DivergedError
-from fedpaq.server.aggregation import add_messages
+from fedpaq.server.mean import add_messages
 from small_problems import make_problem
 
 

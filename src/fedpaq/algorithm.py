@@ -15,6 +15,7 @@ processes and a deployment agree to the bit.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -22,15 +23,17 @@ import numpy.typing as npt
 from fedpaq.clients import Executor, choose_executor, draw_participants, local_work
 from fedpaq.config import FedPAQConfig, require_same_shape
 from fedpaq.cost_model import CostModel
+from fedpaq.downlink import Broadcast, Dense, Downlink
 from fedpaq.hardware.devices import require_device
 from fedpaq.hardware.ranks import ALONE, Ranks
 from fedpaq.problems import Problem
 from fedpaq.quantizers import Identity, Quantizer
 from fedpaq.run.history import History, Record
-from fedpaq.run.recorder import Callback, Meter
-from fedpaq.run.saving import Checkpoint, saved_run
-from fedpaq.server import choose_uplink
-from fedpaq.server.aggregation import Aggregation, Mean
+from fedpaq.run.recorder import Callback, RunRecorder
+from fedpaq.run.saving import CheckpointPolicy, saved_run
+from fedpaq.run.settings import RunSettings
+from fedpaq.run.state import RunState
+from fedpaq.server import Aggregation, Mean, Uplink, choose_uplink
 from fedpaq.storage.atomic_file import StrPath
 
 Float32 = npt.NDArray[np.float32]
@@ -46,7 +49,8 @@ def train(
     evaluate_every: int = 1,
     callback: Callable[[Record, Float32], None] | None = None,
     aggregation: Aggregation | None = None,
-    checkpoint: StrPath | Checkpoint | None = None,
+    downlink: Downlink | None = None,
+    checkpoint: StrPath | CheckpointPolicy | None = None,
     device: str = "cpu",
     ranks: Ranks = ALONE,
 ) -> History:
@@ -64,6 +68,7 @@ def train(
         evaluate_every=evaluate_every,
         callback=None if callback is None else lambda _, record, params: callback(record, params),
         aggregation=aggregation,
+        downlink=downlink,
         checkpoint=checkpoint,
         device=device,
         ranks=ranks,
@@ -81,39 +86,79 @@ def sweep(
     evaluate_every: int = 1,
     callback: Callback | None = None,
     aggregation: Aggregation | None = None,
-    checkpoint: StrPath | Checkpoint | None = None,
+    downlink: Downlink | None = None,
+    checkpoint: StrPath | CheckpointPolicy | None = None,
     device: str = "cpu",
     ranks: Ranks = ALONE,
 ) -> list[History]:
     """Run all ``configs`` as one batch and return a history each, as separate ``train`` calls would.
 
     The configs may differ in step size and seed; r, tau, T and B are shared. ``quantizer`` defaults to none
-    (FedAvg), ``aggregation`` to the paper's mean. ``evaluate_every`` thins the evaluation of the training
-    loss: 0 evaluates after the last round only. ``callback(run, record, params)`` is called for each run
-    before the first round and after every round. A diverged run ends early and says so. A ``checkpoint`` is
-    saved after every round, and the same call continues from it. With ``device="cuda"`` data and updates
-    stay on the GPU and payload sizes are estimated. Several ``ranks`` share the clients.
+    (FedAvg), ``aggregation`` to the paper's mean, ``downlink`` to the whole model as float32.
+    ``evaluate_every`` thins the evaluation of the training loss: 0 evaluates after the last round only.
+    ``callback(run, record, params)`` is called for each run before the first round and after every round. A
+    diverged run ends early and says so. A ``checkpoint`` is saved after every round, and the same call
+    continues from it. With ``device="cuda"`` data and updates stay on the GPU and payload sizes are estimated.
+    Several ``ranks`` share the clients.
     """
     shape = require_same_shape(configs)
     shape.check_against(problem.num_clients)
-    quantizer, cost_model = quantizer or Identity(), cost_model or CostModel.from_ratio(100)
-    problem, server = problem.to(require_device(device)), aggregation or Mean()
+    problem = problem.to(require_device(device))
+    quantizer, aggregation, downlink = quantizer or Identity(), aggregation or Mean(), downlink or Dense()
     chosen = choose_executor(executor, problem, shape.clients_per_round, ranks)
-    uplink = choose_uplink(quantizer, server, problem, ranks)
-    names = chosen.name, uplink.payload_sizes
-    meter = Meter(problem, configs, quantizer, cost_model, *names, evaluate_every, callback, server, ranks)
-
-    params = np.tile(problem.initial_params, (len(configs), 1))  # x_0 of each run: (runs, p)
-    with saved_run(checkpoint, meter, params, ranks) as saved:
+    uplink = choose_uplink(quantizer, aggregation, problem, ranks)
+    settings = RunSettings(
+        problem=problem,
+        configs=configs,
+        quantizer=quantizer,
+        aggregation=aggregation,
+        downlink=downlink,
+        cost_model=cost_model or CostModel.from_ratio(100),
+        executor=chosen.name,
+        payload_size_source=uplink.payload_size_source,
+        evaluate_every=evaluate_every,
+    )
+    recorder = RunRecorder(settings, callback, ranks)
+    state = RunState.begin(problem.initial_params, len(configs))  # x_0
+    broadcast = downlink.open(len(configs), problem.num_clients, problem.dimension)
+    with saved_run(checkpoint, settings, state, ranks) as saved:
+        recorder.start(state)
         for k in saved.rounds():  # line 1
-            runs = meter.running()
+            runs = state.running()
             active = [configs[run] for run in runs]
-            participants = draw_participants(problem, active, k)  # line 2: (runs, r)
-            inbox = uplink.open(len(runs), problem.dimension)
-            for work in local_work(problem, active, k, params[runs], participants, share=uplink.share):
-                updates = chosen.local_updates(problem, work)  # lines 3-9: (jobs, p)
-                inbox.send(updates, work)  # line 10
-            mean, payload_bytes = inbox.close()
-            params[runs] = params[runs] + mean  # line 11
-            meter.round_done(k, runs, params[runs], participants, payload_bytes)
-    return meter.histories(params)
+            played = play_round(problem, active, k, runs, state.params[runs], chosen, uplink, broadcast)
+            state.advance(runs, played.params)
+            recorder.round_done(state, runs, played.participants, played.payload_bytes, played.download_bytes)
+    return state.histories(settings)
+
+
+@dataclass(frozen=True, eq=False)
+class Played:
+    """One round of some runs: what it led to and what travelled."""
+
+    params: Float32  # x_{k+1}: (runs, p)
+    participants: npt.NDArray[np.int64]  # S_k: (runs, r)
+    payload_bytes: npt.NDArray[np.int64]  # up, of all participants: (runs,)
+    download_bytes: npt.NDArray[np.int64]  # down: (runs,)
+
+
+def play_round(
+    problem: Problem,
+    configs: Sequence[FedPAQConfig],
+    k: int,
+    runs: npt.NDArray[np.int64],
+    params: Float32,
+    executor: Executor,
+    uplink: Uplink,
+    broadcast: Broadcast,
+) -> Played:
+    """Play round k of some runs, numbered ``runs`` among those of the broadcast, from params x_k: (runs, p)."""
+    participants = draw_participants(problem, configs, k)  # line 2: (runs, r)
+    download_bytes = broadcast.send(k, runs, participants)  # line 3
+    inbox = uplink.open(len(configs), problem.dimension)
+    for work in local_work(problem, configs, k, params, participants, share=uplink.share):
+        updates = executor.local_updates(problem, work)  # lines 4-9: (jobs, p)
+        inbox.add(updates, work)  # line 10
+    mean, payload_bytes = inbox.finish()
+    params = broadcast.adopt(runs, params, mean)  # line 11
+    return Played(params, participants, payload_bytes, download_bytes)

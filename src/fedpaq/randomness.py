@@ -16,6 +16,7 @@ without shuffling. Half-words 2i and 2i + 1 are the low and the high half of dra
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -65,6 +66,35 @@ class Key:
         require_int("seed", self.seed, 0, 2**64 - 1)
         require_int("round", self.round, 0, 2**32 - 1)
         require_int("client", self.client, 0, 2**32 - 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Keys:
+    """The keys of many clients as arrays; indexing gives each as a ``Key``."""
+
+    seeds: npt.NDArray[np.uint64]  # (r,)
+    rounds: npt.NDArray[np.int64]  # (r,)
+    clients: npt.NDArray[np.int64]  # (r,)
+
+    @classmethod
+    def of(cls, keys: Keys | Sequence[Key]) -> Keys:
+        """Return keys as arrays."""
+        if isinstance(keys, Keys):
+            return keys
+        return cls(
+            np.array([key.seed for key in keys], np.uint64),
+            np.array([key.round for key in keys], np.int64),
+            np.array([key.client for key in keys], np.int64),
+        )
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+    def __getitem__(self, at: int) -> Key:
+        return Key(seed=int(self.seeds[at]), round=int(self.rounds[at]), client=int(self.clients[at]))
+
+    def __iter__(self) -> Iterator[Key]:
+        return (self[at] for at in range(len(self)))
 
 
 def philox(counter: UInt32, key: UInt32) -> UInt32:

@@ -78,7 +78,7 @@ def test_jobs_come_run_after_run_in_client_order():
     assert work.seeds.tolist() == [1, 1, 1, 2, 2, 2] and work.seeds.dtype == np.uint64
     assert work.step_sizes.tolist() == [np.float32(0.1), np.float32(0.4)]
     assert work.samples.shape == (6, 2, 2)
-    assert work.keys() == [
+    assert list(work.keys()) == [
         Key(seed=seed, round=1, client=client)
         for seed, client in zip(work.seeds.tolist(), work.clients.tolist(), strict=True)
     ]
@@ -286,5 +286,5 @@ def test_a_problem_of_one_sample_can_be_tried_with_vmap():
 def test_work_without_jobs_has_no_length():
     (work,) = works([make_config()])
     nobody = work.part(slice(0, 0))
-    assert isinstance(nobody, LocalWork) and len(nobody) == 0 and nobody.keys() == []
+    assert isinstance(nobody, LocalWork) and len(nobody) == 0 and list(nobody.keys()) == []
     assert list(nobody.chunks(3)) == []

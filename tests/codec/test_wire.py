@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codec_cases import arithmetic_message, gaussian_message, uneven_message
-from fedpaq.codec import accumulate, decode, encode, encode_batch, order0_entropy, read_header, wire
+from fedpaq.codec import accumulate, decode, encode, encode_batch, level_code, order0_entropy, read_header
 from fedpaq.codec.frame import BLOCK, GAP, RAW
 from fedpaq.errors import ConfigError
 from fedpaq.kernels import numba as compiled
@@ -97,7 +97,7 @@ def test_every_level_of_the_widest_quantizer_survives():
 
 
 def test_large_dense_messages_use_the_block_code(monkeypatch):
-    monkeypatch.setattr(wire, "BLOCK_NONZEROS", 500)
+    monkeypatch.setattr(level_code, "BLOCK_NONZEROS", 500)
     dense, sparse = gaussian_message(2000, 45), gaussian_message(100_000, 5)
     assert read_header(encode(dense)).code == BLOCK
     assert read_header(encode(sparse)).code == GAP
@@ -109,7 +109,7 @@ def test_large_dense_messages_use_the_block_code(monkeypatch):
 
 
 def test_a_batch_may_mix_codes_kinds_and_shapes(monkeypatch):
-    monkeypatch.setattr(wire, "BLOCK_NONZEROS", 500)
+    monkeypatch.setattr(level_code, "BLOCK_NONZEROS", 500)
     mixed = [gaussian_message(2000, 45, seed=seed) for seed in range(3)]
     mixed += [arithmetic_message(2000, 45, period) for period in (1, 5000, 2)]
     mixed += [

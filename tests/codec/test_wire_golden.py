@@ -11,10 +11,10 @@ import re
 import numpy as np
 import pytest
 
-from codec_cases import arithmetic_message
+from codec_cases import arithmetic_message, level_header
 from fedpaq.codec import decode, encode, read_header
 from fedpaq.codec.block_code import encode as encode_blocks
-from fedpaq.codec.frame import BLOCK, pack_header, seal
+from fedpaq.codec.frame import BLOCK, seal
 from fedpaq.kernels import numba as compiled
 from fedpaq.quantizers import QuantizedMessage, RawMessage
 from repository import ROOT
@@ -39,7 +39,7 @@ def encode_as_named(name):
     message = MESSAGES[name]
     if not name.startswith("block"):
         return encode(message)
-    header = pack_header(BLOCK, message.dimension, message.levels, message.bucket_size)
+    header = level_header(BLOCK, message.dimension, message.levels, message.bucket_size)
     return seal(header, message.norms.tobytes(), encode_blocks(message.signed_levels, message.levels))
 
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codec_cases import arithmetic_message, gaussian_message, reseal, uneven_message
+from codec_cases import arithmetic_message, gaussian_message, level_header, reseal, uneven_message
 from fedpaq.codec import accumulate, decode, encode, read_header
 from fedpaq.codec.block_code import encode as encode_blocks
-from fedpaq.codec.frame import BLOCK, GAP, RAW, VERSION, pack_header, pack_varint, seal
+from fedpaq.codec.frame import BLOCK, GAP, RAW, VERSION, pack_varint, seal
 from fedpaq.errors import WireFormatError
 from fedpaq.kernels import numba as compiled
 from fedpaq.quantizers import QuantizedMessage, RawMessage
@@ -23,7 +23,7 @@ ONE = np.ones(1, "<f4").tobytes()
 
 
 def block_frame(message):
-    header = pack_header(BLOCK, message.dimension, message.levels, message.bucket_size)
+    header = level_header(BLOCK, message.dimension, message.levels, message.bucket_size)
     return seal(header, message.norms.tobytes(), encode_blocks(message.signed_levels, message.levels))
 
 
@@ -119,7 +119,7 @@ def test_random_bytes_are_refused(noise):
 @given(st.sampled_from([RAW, GAP, BLOCK]), st.integers(1, 2000), st.integers(1, 32767), st.binary(max_size=80))
 @settings(max_examples=300, deadline=None)
 def test_random_bodies_decode_or_are_refused(code, dimension, levels, body):
-    header = pack_header(code, dimension, 0 if code == RAW else levels, None)
+    header = level_header(code, dimension, 0 if code == RAW else levels, None)
     frame = seal(header, b"" if code == RAW else ONE, body)
     with contextlib.suppress(WireFormatError):
         assert decode(frame, dimension=dimension).dimension == dimension
@@ -136,12 +136,12 @@ def test_a_wrong_dimension_is_refused_before_allocation():
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, -1.0, -0.0])
 def test_a_norm_that_is_no_norm_is_refused(bad):
     for code in (GAP, BLOCK):
-        refuses(seal(pack_header(code, 3, 1, None), struct.pack("<f", bad), b"\0"))
+        refuses(seal(level_header(code, 3, 1, None), struct.pack("<f", bad), b"\0"))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_raw_number_that_is_not_finite_is_refused(bad):
-    refuses(seal(pack_header(RAW, 2, 0, None), struct.pack("<2f", 1.0, bad)))
+    refuses(seal(level_header(RAW, 2, 0, None), struct.pack("<2f", 1.0, bad)))
 
 
 def test_levels_above_s_are_refused():
@@ -188,20 +188,20 @@ def test_unknown_codes_and_foreign_bytes_are_refused():
 
 @pytest.mark.parametrize("code", [RAW, GAP, BLOCK])
 def test_lengths_that_lie_allocate_nothing(code):
-    header = pack_header(code, 2**40 - 1, 0 if code == RAW else 1, None)
+    header = level_header(code, 2**40 - 1, 0 if code == RAW else 1, None)
     frame = seal(header, ONE, b"\x05" + bytes(20))
     tracemalloc.start()
     refuses(frame)
     if code == RAW:
         refuses(frame, dimension=2**40 - 1)
-    refuses(seal(pack_header(GAP, 2**40 - 1, 1, 1), ONE * 5))  # a norm for each of 2^40 buckets
+    refuses(seal(level_header(GAP, 2**40 - 1, 1, 1), ONE * 5))  # a norm for each of 2^40 buckets
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100_000
 
 
 def test_dimensions_beyond_32_bits_are_arithmetic_only():
-    frame = seal(pack_header(GAP, 2**33 + 1, 1, 2**31), ONE * 5, b"\0")
+    frame = seal(level_header(GAP, 2**33 + 1, 1, 2**31), ONE * 5, b"\0")
     header = read_header(frame, dimension=2**33 + 1)
     assert (header.dimension, header.norms.size, header.bucket_size) == (2**33 + 1, 5, 2**31)
     with pytest.raises(WireFormatError, match="pass dimension="):
@@ -209,7 +209,7 @@ def test_dimensions_beyond_32_bits_are_arithmetic_only():
 
 
 def test_more_nonzeros_than_coordinates_are_refused():
-    refuses(seal(pack_header(GAP, 3, 1, None), ONE, pack_varint(4), b"\x80"))
+    refuses(seal(level_header(GAP, 3, 1, None), ONE, pack_varint(4), b"\x80"))
 
 
 @pytest.mark.parametrize("name", FRAMES)

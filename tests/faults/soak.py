@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import fedpaq
-from fedpaq.run.saving import Checkpoint
+from fedpaq.run.saving import CheckpointPolicy
 
 RESULT = Path(__file__).parent / "results" / "soak.json"
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -43,7 +43,7 @@ def soak(rounds: int, first: int, problem: fedpaq.Problem) -> dict[str, Any]:
             problem,
             config,
             quantizer=fedpaq.LowPrecision(levels=1),
-            checkpoint=Checkpoint(Path(folder) / "run.ckpt", every=10),
+            checkpoint=CheckpointPolicy(Path(folder) / "run.ckpt", every=10),
             evaluate_every=10,
             callback=watch,
         )

@@ -21,7 +21,7 @@ NAMES = {
     "ClippedMean": ("max_norm",),
     "TrimmedMean": ("trim",),
     "Key": ("seed", "round", "client"),
-    "Checkpoint": ("path", "every", "resume"),
+    "CheckpointPolicy": ("path", "every", "resume"),
 }
 
 
@@ -58,14 +58,16 @@ def _check_text(text: str) -> None:
 
 def _check_object(name: str, values: dict[str, Any]) -> None:
     import fedpaq
-    from fedpaq.run.saving import Checkpoint
+    from fedpaq.run.saving import CheckpointPolicy
     from fedpaq.server import aggregation
 
     known = {"FedPAQConfig": ("clients_per_round", "local_steps", "total_steps", "step_size"), "Key": ("seed",)}
-    needed = {**known, "LowPrecision": ("levels",), "Checkpoint": ("path",)}.get(name, ())
+    needed = {**known, "LowPrecision": ("levels",), "CheckpointPolicy": ("path",)}.get(name, ())
     if any(key not in values for key in needed):
         return
-    kind = getattr(aggregation, name, None) or (Checkpoint if name == "Checkpoint" else getattr(fedpaq, name))
+    kind = getattr(aggregation, name, None) or (
+        CheckpointPolicy if name == "CheckpointPolicy" else getattr(fedpaq, name)
+    )
     made = _attempt(lambda: kind(**values))
     if name == "FedPAQConfig" and made is not None:
         assert made.num_rounds * made.local_steps == made.total_steps

@@ -13,12 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 import fedpaq
 import ranks_job
 from fedpaq.hardware.ranks import ALONE, Ranks, dense_bytes
-from fedpaq.server import Gathered, Summed, choose_uplink
+from fedpaq.server import Gathered, choose_uplink
 from small_problems import make_problem
 
 JOB = Path(ranks_job.__file__)
@@ -93,17 +92,17 @@ def shared(request, tmp_path_factory):
     return found
 
 
-def test_quantized_params_are_the_same_to_the_bit_for_any_number_of_ranks(alone, shared):
+def test_params_are_the_same_to_the_bit_for_any_number_of_ranks(alone, shared):
     for results in shared:
-        for name in alone.keys() - {"not quantized", "not quantized, convolutions", "executor"}:
+        for name in alone.keys() - {"not quantized, convolutions", "executor"}:
             np.testing.assert_array_equal(results[name], alone[name], err_msg=name)
 
 
-def test_params_without_quantization_are_equal_to_1e_6(alone, shared):
+def test_clients_that_share_a_vectorised_call_agree_to_1e_6(alone, shared):
+    """The ranks divide the clients, and torch may round a smaller batch of convolutions otherwise."""
+    name = "not quantized, convolutions"
     for results in shared:
-        for name in ("not quantized", "not quantized, convolutions"):
-            difference = np.linalg.norm(results[name] - alone[name])
-            assert difference <= 1e-6 * np.linalg.norm(alone[name]), name
+        assert np.linalg.norm(results[name] - alone[name]) <= 1e-6 * np.linalg.norm(alone[name])
 
 
 def test_ranks_agree_on_the_executor(shared):
@@ -138,7 +137,7 @@ def test_the_command_line_under_torchrun_writes_what_one_process_writes(tmp_path
     output = tmp_path / "two.json"
     ended = torchrun(2, "-m", "fedpaq", "run", "mnist-logistic", *options, "--output", output)
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count("FedPAQ") == 1 and "of payloads a round" in ended.stdout
+    assert ended.stdout.count("FedPAQ") == 1 and "of payloads per round" in ended.stdout
     config = fedpaq.FedPAQConfig(clients_per_round=5, local_steps=5, total_steps=10, step_size=0.5)
     problem = fedpaq.problems.load("mnist-logistic")
     history = fedpaq.train(problem, config, quantizer=fedpaq.LowPrecision(levels=1), evaluate_every=0)
@@ -155,16 +154,13 @@ def test_shares_are_even_and_cover_all_jobs_in_order(jobs, size):
 
 
 def test_one_rank_exchanges_nothing():
-    values = torch.ones(3)
-    ALONE.all_reduce(values)
     assert ALONE.all_gather(b"abc") == [b"abc"] and ALONE.broadcast(b"abc") == b"abc"
-    assert ALONE.is_first and ALONE.reports_failure() and values.sum() == 3
-    assert ALONE.traffic.payloads == ALONE.traffic.sums == dense_bytes(4 * 785, 1) == 0
+    assert ALONE.is_first and ALONE.reports_failure()
+    assert ALONE.traffic.payloads == dense_bytes(4 * 785, 1) == 0
 
 
-def test_the_uplink_of_several_ranks_sums_only_what_is_not_quantized(logistic):
+def test_several_ranks_gather_payloads(logistic):
     ranks = Ranks(0, 2)
-    mean = fedpaq.server.aggregation.Mean()
-    assert isinstance(choose_uplink(fedpaq.Identity(), mean, logistic, ranks), Summed)
-    assert isinstance(choose_uplink(fedpaq.LowPrecision(levels=1), mean, logistic, ranks), Gathered)
-    assert isinstance(choose_uplink(fedpaq.Identity(), ranks_job.ClippedMean(), logistic, ranks), Gathered)
+    for quantizer in (fedpaq.Identity(), fedpaq.LowPrecision(levels=1)):
+        for server in (fedpaq.server.aggregation.Mean(), ranks_job.ClippedMean()):
+            assert isinstance(choose_uplink(quantizer, server, logistic, ranks), Gathered)

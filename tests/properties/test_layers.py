@@ -18,7 +18,7 @@ LAYERS = [
     {"randomness", "hardware"},
     {"problems", "quantizers"},
     {"codec", "cost_model"},
-    {"clients"},
+    {"clients", "downlink"},
     {"server", "theory"},
     {"run"},
     {"algorithm"},

@@ -12,7 +12,7 @@ from fedpaq import Identity, Key, LowPrecision
 from fedpaq.errors import ConfigError, FedPAQError, NonFiniteUpdateError
 from fedpaq.kernels import numba as compiled
 from fedpaq.quantizers import Quantizer, RawMessage
-from fedpaq.quantizers.low_precision import as_float32
+from fedpaq.quantizers.update import as_float32
 
 KEY = Key(seed=3, round=2, client=1)
 QUANTIZERS = [LowPrecision(1), LowPrecision(7, 16), LowPrecision(300), Identity()]

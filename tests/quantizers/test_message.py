@@ -13,7 +13,7 @@ from codec_cases import arithmetic_message, gaussian_message
 from fedpaq import Identity, Key, LowPrecision, codec
 from fedpaq.quantizers import QuantizedBatch, QuantizedMessage, RawMessage, message
 from fedpaq.quantizers.message import level_dtype, num_buckets
-from fedpaq.server.aggregation import add_messages
+from fedpaq.server.mean import add_messages
 
 
 @st.composite

@@ -14,7 +14,7 @@ from fedpaq.codec import encode_batch
 from fedpaq.kernels import numba as compiled
 from fedpaq.quantizers import QuantizedBatch, nonzeros
 from fedpaq.quantizers.nonzeros import collect, count
-from fedpaq.server.aggregation import add_messages
+from fedpaq.server.mean import add_messages
 
 
 @pytest.mark.parametrize("offset", range(9))
@@ -92,26 +92,26 @@ def test_a_quantizer_notes_the_nonzeros_that_are_there(levels, bucket_size, jobs
     batch = LowPrecision(levels, bucket_size).quantize_batch(updates, [Key(seed=i) for i in range(jobs)])
     found = collect(batch.signed_levels, count(batch.signed_levels))
     shortest = 10_000 % bucket_size or bucket_size if bucket_size else 10_000
-    assert (batch.noted is not None) == (shortest > 1024 * levels**2)
+    assert (batch.known_nonzeros is not None) == (shortest > 1024 * levels**2)
     assert np.array_equal(batch.counts, count(batch.signed_levels))
     for name in ("ends", "positions", "values"):
         assert np.array_equal(getattr(batch.nonzeros, name), getattr(found, name)), name
     for job in (0, -1):
         one = batch[job]
         at = np.flatnonzero(one.signed_levels)
-        if one.noted is not None:
-            assert np.array_equal(one.noted.positions, at) and one.noted.ends.tolist() == [0, len(at)]
-            assert np.array_equal(one.noted.values, one.signed_levels[at])
+        if one.nonzeros is not None:
+            assert np.array_equal(one.nonzeros.positions, at) and one.nonzeros.ends.tolist() == [0, len(at)]
+            assert np.array_equal(one.nonzeros.values, one.signed_levels[at])
 
 
 def test_nothing_is_noted_where_levels_are_not_rare_or_there_is_no_room(monkeypatch):
     update, key = np.random.default_rng(0).standard_normal(20_000).astype(np.float32), Key(seed=1)
-    assert LowPrecision(5).quantize(update, key=key).noted is None
+    assert LowPrecision(5).quantize(update, key=key).nonzeros is None
     with_notes = LowPrecision(1).quantize(update, key=key)
-    assert with_notes.noted is not None
+    assert with_notes.nonzeros is not None
     monkeypatch.setattr(LowPrecision, "_room_for_nonzeros", lambda self, dimension: 7)
     without = LowPrecision(1).quantize(update, key=key)
-    assert without.noted is None and without == with_notes and encode(without) == encode(with_notes)
+    assert without.nonzeros is None and without == with_notes and encode(without) == encode(with_notes)
 
 
 def test_a_quantizers_levels_are_read_only_so_its_notes_hold():
@@ -128,7 +128,7 @@ def test_notes_do_not_outlive_the_levels_they_are_of():
     """A copy with other levels, and levels that became writeable, are looked at again."""
     message = LowPrecision(1).quantize(np.ones(5000, np.float32), key=Key(seed=1))
     other = replace(message, signed_levels=np.eye(1, 5000, 7, dtype=np.int8)[0])
-    assert other.noted is None
+    assert other.nonzeros.levels is not other.signed_levels
     assert decode(encode(other), dimension=5000) == other
     thawed = pickle.loads(pickle.dumps(message))
     assert thawed == message and thawed.signed_levels.flags.writeable
@@ -137,11 +137,11 @@ def test_notes_do_not_outlive_the_levels_they_are_of():
     assert np.flatnonzero(decode(encode(thawed), dimension=5000).signed_levels).tolist() == [7]
     batch = pickle.loads(pickle.dumps(LowPrecision(1).quantize_batch(np.ones((2, 5000)), [Key(seed=1)] * 2)))
     batch.signed_levels[:] = 0
-    assert batch.counts.tolist() == [0, 0] and batch[0].noted is None and not batch.nonzeros.positions.size
+    assert batch.counts.tolist() == [0, 0] and batch[0].nonzeros is None and not batch.nonzeros.positions.size
     twin = copy.deepcopy(message)
     twin.signed_levels[:] = 0
     twin.signed_levels.flags.writeable = False
-    assert twin.noted is None and not decode(encode(twin), dimension=5000).signed_levels.any()
+    assert not decode(encode(twin), dimension=5000).signed_levels.any()
 
 
 def test_a_batch_of_nobody_and_a_batch_by_list_are_batches():
@@ -156,5 +156,5 @@ def test_a_batch_made_of_notes_is_added_and_encoded_as_one_without():
     updates = np.random.default_rng(2).standard_normal((4, 6000)).astype(np.float32)
     noted = LowPrecision(1).quantize_batch(updates, [Key(seed=i) for i in range(4)])
     plain = QuantizedBatch(noted.signed_levels.copy(), noted.norms, 1)
-    assert noted.noted is not None and plain.noted is None
+    assert noted.known_nonzeros is not None and plain.known_nonzeros is None
     assert encode_batch(noted) == encode_batch(plain) == [encode(message) for message in noted]

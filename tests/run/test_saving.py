@@ -11,7 +11,7 @@ import pytest
 
 import fedpaq
 from fedpaq.errors import CheckpointError, ConfigError, DivergedError
-from fedpaq.run.saving import Checkpoint, differing
+from fedpaq.run.saving import CheckpointPolicy, differing
 from fedpaq.storage import checkpoint as files
 from small_problems import make_problem
 
@@ -43,7 +43,7 @@ def names(folder):
 @pytest.mark.parametrize("every", [1, 3])
 def test_a_resumed_run_is_bit_identical_and_its_history_complete(logistic, config, path, stopped, every):
     whole = fedpaq.train(logistic, config, quantizer=LOW)
-    saving = Checkpoint(path, every=every)
+    saving = CheckpointPolicy(path, every=every)
     with pytest.raises(Stop):
         fedpaq.train(logistic, config, quantizer=LOW, checkpoint=saving, callback=stop_after(stopped))
     resumed = fedpaq.train(logistic, config, quantizer=LOW, checkpoint=saving)
@@ -87,23 +87,26 @@ def test_without_resume_an_existing_file_is_left_alone(logistic, config, path):
     fedpaq.train(logistic, config, checkpoint=path)
     before = path.read_bytes()
     with pytest.raises(CheckpointError, match="exists; pass --resume"):
-        fedpaq.train(logistic, config, checkpoint=Checkpoint(path, resume=False))
+        fedpaq.train(logistic, config, checkpoint=CheckpointPolicy(path, resume=False))
     assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"config": {"seed": 12}}, r"configs\[0\]\.seed=11 there but 12 here"),
-        ({"config": {"step_size": 0.2}}, r"configs\[0\]\.step_size=0\.1 there but 0\.2 here"),
-        ({"config": {"total_steps": 24}}, "total_steps=12 there but 24 here"),
-        ({"quantizer": fedpaq.LowPrecision(levels=2)}, "quantizer.levels=1 there but 2 here"),
-        ({"quantizer": fedpaq.Identity()}, "quantizer.type='LowPrecision' there but 'Identity' here"),
-        ({"cost_model": fedpaq.CostModel.from_ratio(7)}, "cost_model.ratio=100.0 there but 7.0 here"),
-        ({"executor": "sequential"}, "executor='.*' there but 'sequential' here"),
-        ({"evaluate_every": 2}, "evaluate_every=1 there but 2 here"),
-        ({"aggregation": fedpaq.server.aggregation.ClippedMean()}, "aggregation.type='Mean' there"),
-        ({"problem": "other clients"}, "problem.num_clients=8 there but 6 here"),
+        ({"config": {"seed": 12}}, r"configs\[0\]\.seed=11 in the checkpoint, 12 here"),
+        ({"config": {"step_size": 0.2}}, r"configs\[0\]\.step_size=0\.1 in the checkpoint, 0\.2 here"),
+        ({"config": {"total_steps": 24}}, "total_steps=12 in the checkpoint, 24 here"),
+        (
+            {"quantizer": fedpaq.LowPrecision(levels=2)},
+            "quantizer='low-precision:1' in the checkpoint, 'low-precision:2' here",
+        ),
+        ({"quantizer": fedpaq.Identity()}, "quantizer='low-precision:1' in the checkpoint, 'none' here"),
+        ({"cost_model": fedpaq.CostModel.from_ratio(7)}, "cost_model.ratio=100.0 in the checkpoint, 7.0 here"),
+        ({"executor": "sequential"}, "executor='.*' in the checkpoint, 'sequential' here"),
+        ({"evaluate_every": 2}, "evaluate_every=1 in the checkpoint, 2 here"),
+        ({"aggregation": fedpaq.server.aggregation.ClippedMean()}, "aggregation.type='Mean' in the checkpoint"),
+        ({"problem": "other clients"}, "problem.num_clients=8 in the checkpoint, 6 here"),
         ({"problem": "other data"}, "problem.data_sha256="),
     ],
 )
@@ -197,15 +200,25 @@ def test_a_state_that_cannot_be_is_refused(logistic, config, path, change):
         fedpaq.train(logistic, config, checkpoint=path)
 
 
+def test_a_checkpoint_of_the_first_version_is_refused_by_its_version(logistic, config, path):
+    with pytest.raises(Stop):
+        fedpaq.train(logistic, config, checkpoint=path, callback=stop_after(3))
+    rewritten(path, lambda header, arrays: header.update(kind="fedpaq run"))
+    with pytest.raises(CheckpointError, match=r"was written by fedpaq 0\.1\.0 before downloads were counted"):
+        fedpaq.train(logistic, config, checkpoint=path)
+
+
 def test_saving_every_zero_rounds_is_refused():
     with pytest.raises(ConfigError, match="every=0"):
-        Checkpoint("x", every=0)
+        CheckpointPolicy("x", every=0)
 
 
 def test_differences_are_found_at_any_depth():
-    assert differing({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}], "c": None}) == ["a[1].b=2 there but 3 here"]
-    assert differing({"a": [1]}, {"a": [1, 2]}) == ["a=[1] there but [1, 2] here"]
-    assert differing({}, {"a": 1}) == ["a=None there but 1 here"]
+    assert differing({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}], "c": None}) == [
+        "a[1].b=2 in the checkpoint, 3 here"
+    ]
+    assert differing({"a": [1]}, {"a": [1, 2]}) == ["a=[1] in the checkpoint, [1, 2] here"]
+    assert differing({}, {"a": 1}) == ["a=None in the checkpoint, 1 here"]
 
 
 def test_a_checkpoint_holds_no_pickle_and_little_more_than_the_params(logistic, config, path):
@@ -213,5 +226,5 @@ def test_a_checkpoint_holds_no_pickle_and_little_more_than_the_params(logistic, 
     data = path.read_bytes()
     assert data[-32:] == hashlib.sha256(data[:-32]).digest()
     header, _ = files.read(path)
-    assert json.dumps(header) and header["kind"] == "fedpaq run"
-    assert len(data) < 4 * logistic.dimension + 48 * (config.num_rounds + 1) + 2500
+    assert json.dumps(header) and header["kind"] == "fedpaq run 2"
+    assert len(data) < 4 * logistic.dimension + 56 * (config.num_rounds + 1) + 2500

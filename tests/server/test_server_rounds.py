@@ -20,12 +20,10 @@ from fedpaq.clients.work import LocalWork
 from fedpaq.hardware.ranks import ALONE, Ranks
 from fedpaq.kernels import numba as compiled
 from fedpaq.quantizers import RawMessage
-from fedpaq.server import Encoded, Gathered, Summed, choose_uplink
+from fedpaq.server import Encoded, Gathered, choose_uplink
 from fedpaq.server.aggregation import ClippedMean, Mean, TrimmedMean
-from fedpaq.server.encoded import payload_bytes, quantize_usable, refuses
-from fedpaq.server.payload_sizes import raw_bytes
+from fedpaq.server.encoded import is_rejected, payload_bytes, quantize_or_mark_diverged
 
-CPU = torch.device("cpu")
 QUANTIZERS = [fedpaq.LowPrecision(2), fedpaq.LowPrecision(40, 7), fedpaq.Identity()]
 SERVERS = [Mean(), ClippedMean(), TrimmedMean(trim=0.3)]
 
@@ -56,8 +54,8 @@ def send_in_parts(uplink, updates, work, runs, cuts=()):
     edges = [0, *sorted(min(cut, len(work)) for cut in cuts), len(work)]
     for start, stop in pairwise(edges):
         if stop > start:
-            inbox.send(updates[start:stop], work.part(slice(start, stop)))
-    return inbox.close()
+            inbox.add(updates[start:stop], work.part(slice(start, stop)))
+    return inbox.finish()
 
 
 def by_hand(quantizer, updates, work, runs):
@@ -93,9 +91,6 @@ class ThreadRanks(Ranks):
 
     def all_gather(self, data):
         return self.table.meet(self.rank, bytes(data))
-
-    def all_reduce(self, values):
-        values.copy_(sum(self.table.meet(self.rank, values.clone())))
 
 
 def shared_round(make_uplink, size, updates, work, runs):
@@ -138,18 +133,6 @@ def test_any_number_of_ranks_gathers_what_one_process_encodes(quantizer, server,
         assert np.array_equal(mean, expected[0]) and np.array_equal(sizes, expected[1])
 
 
-@pytest.mark.parametrize("size", [1, 2, 7])
-def test_any_number_of_ranks_sums_what_one_process_encodes(size):
-    work = work_of(runs=2, per_run=3)
-    updates = updates_of(work, 30)
-    expected, bytes_expected = send_in_parts(Encoded(fedpaq.Identity(), Mean()), updates, work, 2)
-    rounds = shared_round(lambda ranks: Summed(CPU, ranks), size, updates, work, 2)
-    for mean, sizes in rounds:
-        # Sums of three doubles in another order: a few units in the last place.
-        np.testing.assert_allclose(mean, expected, rtol=1e-14, atol=1e-15)
-        assert np.array_equal(sizes, bytes_expected) and np.array_equal(mean, rounds[0][0])
-
-
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("lost", [0, 1], ids=["found by the first rank", "found by the last"])
 @pytest.mark.parametrize("server", SERVERS, ids=lambda server: server.name)
@@ -185,7 +168,7 @@ def test_unusable_updates_become_zeros_and_their_runs_are_named():
     updates = updates_of(work, 5)
     updates[1, 0], updates[4] = np.nan, np.inf
     before = updates.copy()
-    messages, diverged = quantize_usable(fedpaq.LowPrecision(2), updates, work)
+    messages, diverged = quantize_or_mark_diverged(fedpaq.LowPrecision(2), updates, work)
     assert diverged.tolist() == [0, 2]
     assert [not message.signed_levels.any() for message in messages][1::3] == [True, True]
     usable = [0, 2, 3, 5]
@@ -197,9 +180,11 @@ def test_unusable_updates_become_zeros_and_their_runs_are_named():
 def test_a_quantizer_s_own_refusal_decides_what_is_unusable():
     key = fedpaq.Key(seed=0)
     large = np.full(4, 3e38, np.float32)
-    assert refuses(fedpaq.LowPrecision(1), large, key) and not refuses(fedpaq.LowPrecision(1, 1), large, key)
-    assert not refuses(fedpaq.Identity(), large, key)
-    assert refuses(fedpaq.Identity(), np.full(4, -np.inf, np.float32), key)
+    assert is_rejected(fedpaq.LowPrecision(1), large, key) and not is_rejected(
+        fedpaq.LowPrecision(1, 1), large, key
+    )
+    assert not is_rejected(fedpaq.Identity(), large, key)
+    assert is_rejected(fedpaq.Identity(), np.full(4, -np.inf, np.float32), key)
 
 
 def test_other_errors_of_a_quantizer_are_not_taken_for_divergence():
@@ -208,7 +193,7 @@ def test_other_errors_of_a_quantizer_are_not_taken_for_divergence():
             raise fedpaq.errors.ConfigError("quantizer=broken is wrong; mend it")
 
     with pytest.raises(fedpaq.errors.ConfigError, match="mend it"):
-        quantize_usable(Broken(1), np.zeros((2, 3), np.float32), work_of(1, 2))
+        quantize_or_mark_diverged(Broken(1), np.zeros((2, 3), np.float32), work_of(1, 2))
 
 
 @pytest.mark.parametrize("server", SERVERS, ids=lambda server: server.name)
@@ -239,22 +224,22 @@ def test_other_rounds_are_quantized_with_other_draws():
 def test_updates_may_be_tensors():
     work = work_of(runs=2, per_run=2)
     updates = updates_of(work, 9)
-    for uplink in (Encoded(QUANTIZERS[0], Mean()), Gathered(QUANTIZERS[1], Mean(), ALONE), Summed(CPU, ALONE)):
+    for uplink in (Encoded(QUANTIZERS[0], Mean()), Gathered(QUANTIZERS[1], Mean(), ALONE)):
         from_array = send_in_parts(uplink, updates, work, 2)
         from_tensor = send_in_parts(uplink, torch.from_numpy(updates), work, 2)
         assert np.array_equal(from_array[0], from_tensor[0]) and np.array_equal(from_array[1], from_tensor[1])
 
 
 def test_shares_of_one_process_are_everything():
-    for uplink in (Encoded(QUANTIZERS[0], Mean()), Gathered(QUANTIZERS[0], Mean(), ALONE), Summed(CPU, ALONE)):
+    for uplink in (Encoded(QUANTIZERS[0], Mean()), Gathered(QUANTIZERS[0], Mean(), ALONE)):
         assert list(range(10))[uplink.share(10)] == list(range(10))
-        assert uplink.payload_sizes == "encoded"
+        assert uplink.payload_size_source == "encoded"
 
 
 @pytest.mark.parametrize("dimension", [1, 127, 128, 16_383, 16_384])
 def test_raw_payloads_are_counted_to_the_byte_where_the_header_grows(dimension):
     message = RawMessage(np.ones(dimension, np.float32))
-    assert raw_bytes(dimension) == len(codec.encode(message)) == payload_bytes([message])[0]
+    assert codec.raw_bytes(dimension) == len(codec.encode(message)) == payload_bytes([message])[0]
 
 
 def test_raw_and_quantized_messages_may_be_counted_together():
@@ -277,7 +262,7 @@ class OwnIdentity(fedpaq.Identity):
 @pytest.mark.parametrize(
     ("quantizer", "server", "ranks", "kind"),
     [
-        (fedpaq.Identity(), Mean(), Ranks(0, 2), Summed),
+        (fedpaq.Identity(), Mean(), Ranks(0, 2), Gathered),
         (OwnIdentity(), Mean(), Ranks(0, 2), Gathered),
         (fedpaq.Identity(), OwnMean(), Ranks(0, 2), Gathered),
         (fedpaq.LowPrecision(1), Mean(), Ranks(1, 2), Gathered),
@@ -286,5 +271,5 @@ class OwnIdentity(fedpaq.Identity):
         (OwnIdentity(), OwnMean(), ALONE, Encoded),
     ],
 )
-def test_only_the_plain_mean_of_plain_floats_is_summed(quantizer, server, ranks, kind, logistic):
+def test_several_ranks_gather_and_one_process_encodes(quantizer, server, ranks, kind, logistic):
     assert type(choose_uplink(quantizer, server, logistic, ranks)) is kind

@@ -33,37 +33,18 @@ def inspect(
 
 def examine(payload: bytes) -> dict[str, Any]:
     """Return what header and body of a payload say; raises WireFormatError."""
-    from fedpaq.codec import decode, message_bits, order0_entropy, read_header
-    from fedpaq.quantizers import QuantizedMessage
+    from fedpaq.codec import code_by_id, decode, read_header
 
     header = read_header(payload)
-    message = decode(payload)
-    report: dict[str, Any] = {
+    return {
         "payload_bytes": len(payload),
         "format_version": header.version,
         "code": header.code_name,
         "dimension": header.dimension,
+        **code_by_id(header.code).describe(header, decode(payload)),
+        "bits_per_coordinate": 8 * len(payload) / header.dimension,
+        "float32_over_payload": 4 * header.dimension / len(payload),
     }
-    if isinstance(message, QuantizedMessage):
-        levels = message.signed_levels
-        nonzeros = int((levels != 0).sum())
-        entropy = order0_entropy(levels)
-        fixed_width = message_bits(header.dimension, header.levels, bucket_size=header.bucket_size)
-        report |= {
-            "levels": header.levels,
-            "bucket_size": header.bucket_size,
-            "norms": len(header.norms),
-            "largest_norm": float(header.norms.max()),
-            "nonzeros": nonzeros,
-            "density": nonzeros / header.dimension,
-            "largest_level": int(abs(levels.astype(int)).max()),
-            "entropy_bytes": entropy / 8,
-            "payload_over_entropy": 8 * len(payload) / entropy if entropy else None,
-            "fixed_width_bytes": fixed_width / 8,
-        }
-    report["bits_per_coordinate"] = 8 * len(payload) / header.dimension
-    report["float32_over_payload"] = 4 * header.dimension / len(payload)
-    return report
 
 
 def _text(value: Any) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedpaq.hardware.ranks import Ranks
     from fedpaq.run.history import History
     from fedpaq.run.log import RoundLog
-    from fedpaq.run.saving import Checkpoint
+    from fedpaq.run.saving import CheckpointPolicy
 
 
 def run(
@@ -158,16 +158,16 @@ def run(
             _print_traffic(ranks, histories)
 
 
-def _checkpoint(name: str, path: Path | None, every: int, resume: bool, levels: int) -> Checkpoint | None:
+def _checkpoint(name: str, path: Path | None, every: int, resume: bool, levels: int) -> CheckpointPolicy | None:
     """Return where the method of this name saves; the FedAvg it is compared with has a file of its own."""
-    from fedpaq.run.saving import Checkpoint
+    from fedpaq.run.saving import CheckpointPolicy
 
     if path is None:
         if resume:
             raise ConfigError("resume=True needs to know from where; add --checkpoint FILE")
         return None
     own = path.with_name(f"{path.name}.fedavg") if levels and name == "FedAvg" else path
-    return Checkpoint(own, every=every, resume=resume)
+    return CheckpointPolicy(own, every=every, resume=resume)
 
 
 def _train(
@@ -248,10 +248,12 @@ def _print_traffic(ranks: Ranks, histories: dict[str, History]) -> None:
     from fedpaq.hardware.ranks import dense_bytes
 
     first = next(iter(histories.values()))
-    dense = dense_bytes(4 * first.dimension, ranks.size)
-    for name, received in (("payloads", ranks.traffic.payloads), ("float64 sums", ranks.traffic.sums)):
-        if received:
-            typer.echo(
-                f"{ranks.size} ranks: each received {format_bytes(received / first.final.round)} of {name} "
-                f"a round; a dense all-reduce of float32 takes {format_bytes(dense)}."
-            )
+    dense, rounds = (
+        dense_bytes(4 * first.dimension, ranks.size),
+        sum(each.final.round for each in histories.values()),
+    )
+    if ranks.traffic.payloads:
+        typer.echo(
+            f"{ranks.size} ranks: each received {format_bytes(ranks.traffic.payloads / rounds)} of payloads "
+            f"per round; a dense all-reduce of float32 takes {format_bytes(dense)}."
+        )

@@ -20,7 +20,7 @@ from fedpaq.config import FedPAQConfig
 from fedpaq.hardware.devices import BUDGET, to_tensor
 from fedpaq.kernels import cuda
 from fedpaq.problems import Partition, Problem
-from fedpaq.randomness import Key, minibatches, sample_without_replacement
+from fedpaq.randomness import Key, Keys, minibatches, sample_without_replacement
 
 Int64 = npt.NDArray[np.int64]
 MEMORY_BUDGET = 2**27  # bytes of the host for the updates and messages alive at once; more costs page faults
@@ -50,12 +50,9 @@ class LocalWork:
     def __len__(self) -> int:
         return len(self.clients)
 
-    def keys(self) -> list[Key]:
+    def keys(self) -> Keys:
         """Return the key of each job's message."""
-        return [
-            Key(seed=seed, round=self.round, client=client)
-            for seed, client in zip(self.seeds.tolist(), self.clients.tolist(), strict=True)
-        ]
+        return Keys(self.seeds, np.full(len(self), self.round, np.int64), self.clients)
 
     def tensors(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return params, run_of, step_sizes and samples on ``device``: what local steps are a function of."""

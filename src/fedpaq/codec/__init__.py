@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from fedpaq.codec.accounting import message_bits, order0_entropy
-from fedpaq.codec.estimate import estimate_payload_bytes
-from fedpaq.codec.frame import Header, read_header
-from fedpaq.codec.wire import accumulate, decode, encode, encode_batch
+from fedpaq.codec.code import Code
+from fedpaq.codec.frame import Header
+from fedpaq.codec.raw_code import raw_bytes
+from fedpaq.codec.wire import CODES, accumulate, code_by_id, decode, encode, encode_batch, read_header
 
 __all__ = [
+    "CODES",
+    "Code",
     "Header",
     "accumulate",
+    "code_by_id",
     "decode",
     "encode",
     "encode_batch",
-    "estimate_payload_bytes",
     "message_bits",
     "order0_entropy",
+    "raw_bytes",
     "read_header",
 ]

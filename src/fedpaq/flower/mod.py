@@ -20,7 +20,7 @@ from fedpaq import codec
 from fedpaq.errors import ConfigError
 from fedpaq.flower import protocol
 from fedpaq.flower.layout import Layout, as_record
-from fedpaq.quantizers import Identity, LowPrecision, Quantizer
+from fedpaq.quantizers import Identity, LowPrecision, Quantizer, as_quantizer
 from fedpaq.randomness import Key
 
 App = Callable[[Message, Context], Message]
@@ -32,24 +32,33 @@ NO_STRATEGY = (
 )
 
 
-def quantize_mod(*misplaced: Any, levels: int | None = 1, bucket_size: int | None = None) -> Mod:
+def quantize_mod(
+    *misplaced: Any,
+    levels: int | None = 1,
+    bucket_size: int | None = None,
+    quantizer: Quantizer | str | None = None,
+) -> Mod:
     """Return the mod that uploads Q(x_local - x_received) instead of the model.
 
-    ``levels`` [s] and ``bucket_size`` are those of ``LowPrecision``; ``levels=None`` sends the
-    update as float32. Works for any app whose train reply holds one ArrayRecord.
+    ``quantizer`` is any quantizer or its text, such as ``"low-precision:1"``. Without one, ``levels`` [s] and
+    ``bucket_size`` are those of ``LowPrecision``, and ``levels=None`` sends the update as float32. Works for
+    any app whose train reply holds one ArrayRecord.
 
     >>> app = ClientApp(mods=[quantize_mod(levels=1)])  # doctest: +SKIP
     """
     if misplaced:
         raise ConfigError("quantize_mod takes named settings only; write mods=[quantize_mod(levels=1)]")
-    quantizer: Quantizer = Identity() if levels is None else LowPrecision(levels, bucket_size)
+    if quantizer is not None and (levels, bucket_size) != (1, None):
+        raise ConfigError("quantize_mod got quantizer= and levels= or bucket_size=; give one of the two")
+    by_levels = Identity() if levels is None else LowPrecision(levels, bucket_size)
+    chosen: Quantizer = by_levels if quantizer is None else as_quantizer(quantizer)
 
     def mod(message: Message, context: Context, call_next: App) -> Message:
         if message.metadata.message_type.split(".")[0] != "train":
             return call_next(message, context)
         asked = protocol.read_record(message.content, NO_STRATEGY)
         if asked["asked"] == protocol.WHO:
-            _warm_up(quantizer)
+            _warm_up(chosen)
             who = protocol.answer(client=client_of(context))
             return Message(RecordDict({protocol.RECORD: who}), reply_to=message)
         key = Key(seed=int(str(asked["seed"])), round=_int(asked["round"]), client=_int(asked["client"]))
@@ -57,7 +66,7 @@ def quantize_mod(*misplaced: Any, levels: int | None = 1, bucket_size: int | Non
         received = _hand_over(message, layout)
         reply = call_next(message, context)
         if reply.has_content():
-            _replace_model(reply, layout, received, quantizer, key)
+            _replace_model(reply, layout, received, chosen, key)
         return reply
 
     return mod
@@ -67,7 +76,7 @@ def client_of(context: Context) -> int:
     """Return the client's own number: ``partition-id`` of the node config, -1 where it has none."""
     given = context.node_config.get("partition-id", protocol.NO_CLIENT)
     if isinstance(given, bool) or not isinstance(given, int) or not -1 <= given < 2**32:
-        raise ConfigError(f"partition-id={given!r} of the node config is no client number; choose 0..2^32-1")
+        raise ConfigError(f"partition-id={given!r} of the node config is not a client number; choose 0..2^32-1")
     return given
 
 

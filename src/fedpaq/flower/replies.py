@@ -1,9 +1,10 @@
 """Replies: nothing in them is believed before it is checked. Whatever is wrong is a WireFormatError.
 
-The bound on hostile clients. An honest update x gives a message of norm ||x|| / s * ||levels||,
-where ||levels||^2 has mean at most s^2 + s sqrt(p). So ``max_update_norm`` bounds ||x||, read from
-the header before anything is decoded, and then ||levels||^2 may be twice that mean plus 64, which
-honest rounding does not reach: a client cannot hide a large step behind a small norm.
+The bound on hostile clients. ``max_update_norm`` bounds ||x||. A message of levels claims a norm in its header,
+read before anything is decoded; an honest one has ||levels||^2 of mean at most s^2 + s sqrt(p), and may have
+twice that plus 64, which honest rounding does not reach: a client cannot hide a large step behind a small norm.
+A raw message is its own norm. For any other code the strategy's quantizer says how far a message may reach:
+||Q(x)||^2 has mean at most (1 + q) ||x||^2, and may be twice that.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from fedpaq import codec
 from fedpaq.errors import ConfigError, WireFormatError
 from fedpaq.flower import protocol
 from fedpaq.flower.layout import Layout
-from fedpaq.quantizers import Identity, LowPrecision, Message, QuantizedMessage, Quantizer
+from fedpaq.quantizers import Quantizer
+from fedpaq.server.aggregation import norm_of
 
 
 @dataclass(frozen=True)
@@ -72,37 +74,43 @@ class Rules:
         if len(payload) > most:
             raise WireFormatError(f"a payload of {len(payload)} bytes is too long; at most {most} are needed")
         header = codec.read_header(payload, dimension=self.layout.dimension)
-        sent = LowPrecision(header.levels, header.bucket_size) if header.levels else Identity()
-        if self.quantizer is not None and sent != self.quantizer:
+        if self.quantizer is not None and not could_be_from(self.quantizer, header):
+            sent = f"low-precision(s={header.levels})" if header.levels else header.code_name
             raise WireFormatError(
-                f"the payload was made with quantizer={sent.name}, but the strategy demands "
+                f"the payload was made with quantizer={sent}, but the strategy demands "
                 f"{self.quantizer.name}; give quantize_mod the same settings"
             )
         if self.max_update_norm is not None:
             self._check_norm(payload, header, self.max_update_norm)
 
     def _check_norm(self, payload: bytes, header: codec.Header, most: float) -> None:
-        claimed = float(np.linalg.norm(header.norms.astype(np.float64)))
-        if claimed > most:
-            raise WireFormatError(f"norm={claimed:.6g} of the update exceeds max_update_norm={most:.6g}")
         if header.levels:
+            claimed = float(np.linalg.norm(header.norms.astype(np.float64)))
+            if claimed > most:
+                raise WireFormatError(f"norm={claimed:.6g} of the update exceeds max_update_norm={most:.6g}")
             s = header.levels
             most = claimed * math.sqrt(2 * (1 + math.sqrt(header.bucket_width) / s) + 64 / s**2)
-        norm = _norm(codec.decode(payload, dimension=self.layout.dimension))
+        elif header.code_name != "raw":
+            if self.quantizer is None:
+                raise WireFormatError(
+                    f"max_update_norm cannot judge a payload of code={header.code_name}: give the strategy its "
+                    "quantizer=..."
+                )
+            most *= math.sqrt(2 * (1 + self.quantizer.variance_bound(self.layout.dimension)))
+        norm = norm_of(codec.decode(payload, dimension=self.layout.dimension))
         if norm > most:
             raise WireFormatError(
                 f"norm={norm:.6g} of the message exceeds {most:.6g}, the most an honest update can give"
             )
 
 
-def _norm(message: Message) -> float:
-    """Return the l2 norm of a message's estimate."""
-    if not isinstance(message, QuantizedMessage):
-        return float(np.linalg.norm(message.values.astype(np.float64)))
-    at = np.flatnonzero(message.signed_levels)
-    units = message.units()
-    unit = units[0] if message.bucket_size is None else units[at // message.bucket_size]
-    return float(np.linalg.norm(message.signed_levels[at] * unit))
+def could_be_from(quantizer: Quantizer, header: codec.Header) -> bool:
+    """Return whether a quantizer makes payloads with such a header; it may say so itself by ``accepts``."""
+    accepts = getattr(quantizer, "accepts", None)
+    if accepts is not None:
+        return bool(accepts(header))
+    own = getattr(quantizer, "wire_code", None)
+    return own is not None and header.code in own.names
 
 
 def _payload(content: RecordDict) -> bytes:

@@ -1,8 +1,8 @@
 """Ranks: the processes that share a run's local work, as ``torchrun`` starts them.
 
 Every rank holds the whole problem and the same params, does a share of each round's jobs, and learns
-what the others made of theirs. All of them return the same history; only the first one evaluates,
-saves and speaks. Bytes travel over gloo, sums of GPU tensors over nccl.
+what the others made of theirs: payloads, over gloo. All of them return the same history; only the first
+one evaluates and saves, and the first to fail reports why.
 
     with join() as ranks:                                   # alone, where torchrun is not at work
         history = fedpaq.train(problem, config, ranks=ranks)
@@ -37,7 +37,6 @@ class Traffic:
     """Bytes this rank has received from others, padding included."""
 
     payloads: int = 0
-    sums: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,20 +86,6 @@ class Ranks:
             told = _tensor(data).clone() if self.is_first else torch.empty(int(size), dtype=torch.uint8)
             dist.broadcast(told, 0)
         return told.numpy().tobytes()
-
-    def all_reduce(self, values: Tensor) -> None:
-        """Replace values by their sum over the ranks, in place."""
-        if self.size == 1:
-            return
-        by_host = values.device.type == "cuda" and not _has_nccl()
-        summed = values.cpu() if by_host else values
-        with _contact(self):
-            dist.all_reduce(summed)
-            if summed.device.type == "cuda":
-                torch.cuda.synchronize(summed.device)  # so that a lost rank is noticed here
-        if by_host:
-            values.copy_(summed)
-        self.traffic.sums += dense_bytes(values.numel() * values.element_size(), self.size)
 
     def reports_failure(self) -> bool:
         """Whether this rank is the first to end, which says why; the others follow in silence."""
@@ -166,16 +151,13 @@ def _hang_up() -> None:
 def _start(device: str, timeout: timedelta) -> Ranks:
     """Connect to the other ranks; each gets its share of the cores and, in turn, a GPU."""
     local_rank, local_size = (int(os.environ.get(f"LOCAL_{name}", 0)) for name in ("RANK", "WORLD_SIZE"))
-    backend = "gloo"
     if device.startswith("cuda") and torch.cuda.is_available():
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
-        os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")  # raise, where nccl would abort the process
-        backend = "cpu:gloo,cuda:nccl" if local_size <= torch.cuda.device_count() else "gloo"
     if local_size > 1 and "numba" not in sys.modules:  # numba reads this once, when it is imported
         os.environ.setdefault("NUMBA_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // local_size)))
     try:
         store, rank, size = next(rendezvous("env://", timeout=timeout))
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
     except RuntimeError as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise LostRankError(
@@ -198,10 +180,6 @@ def _contact(ranks: Ranks) -> Iterator[None]:
 
 def _tensor(data: bytes) -> Tensor:
     return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
-
-
-def _has_nccl() -> bool:
-    return "nccl" in dist.get_backend_config()
 
 
 def _first_line(error: Exception) -> str:

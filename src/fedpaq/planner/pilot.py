@@ -7,14 +7,17 @@ round would cost more than the training.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from fedpaq.clients import choose_executor, draw_participants, local_work
+from fedpaq.algorithm import play_round
+from fedpaq.clients import choose_executor
 from fedpaq.config import FedPAQConfig
+from fedpaq.downlink import Dense
 from fedpaq.planner.expected_time import expected_seconds
 from fedpaq.planner.search_space import Shape
 from fedpaq.planner.task import Task
@@ -63,6 +66,7 @@ class Pilot:
         self._executor = choose_executor("auto", task.problem, shape.clients_per_round)
         self._uplink = choose_uplink(shape.quantizer, Mean(), task.problem)
         size = (len(step_sizes), len(seeds))
+        self._broadcast = Dense().open(math.prod(size), task.problem.num_clients, task.problem.dimension)
         self._configs = [[self._config(step_size, seed) for seed in seeds] for step_size in step_sizes]
         self._params = np.tile(self._problem.initial_params, (*size, 1))  # (arms, seeds, p)
         self._losses = np.full(size, task.initial_loss)
@@ -87,21 +91,21 @@ class Pilot:
         """Play one round, lines 2 to 11 of Algorithm 1, of every run that is not at the target yet."""
         running = self._running()
         configs = [self._configs[row][column] for row, column in np.argwhere(running)]
-        params = self._params[running]  # (runs, p)
-        participants = draw_participants(self._problem, configs, self.round)
-        inbox = self._uplink.open(len(configs), self._problem.dimension)
-        for work in local_work(
-            self._problem, configs, self.round, params, participants, share=self._uplink.share
-        ):
-            inbox.send(self._executor.local_updates(self._problem, work), work)
-        mean, payload_bytes = inbox.close()
-        params = (params + mean).astype(np.float32)
-
+        played = play_round(
+            self._problem,
+            configs,
+            self.round,
+            np.flatnonzero(running),
+            self._params[running],  # (runs, p)
+            self._executor,
+            self._uplink,
+            self._broadcast,
+        )
         self.round += 1
         self.gradient_steps += len(configs) * self.shape.clients_per_round * self.shape.local_steps
-        self._params[running] = params
-        self._bytes[running] += payload_bytes
-        self._losses[running] = self._task.losses(params)
+        self._params[running] = played.params
+        self._bytes[running] += played.payload_bytes
+        self._losses[running] = self._task.losses(played.params)
         self._first[running & (self._losses <= self._task.watched_target)] = self.round
         for row, arm in enumerate(self.arms):
             if arm.alive:

@@ -9,7 +9,8 @@ from fedpaq.quantizers.check import check_quantizer
 from fedpaq.quantizers.identity import Identity
 from fedpaq.quantizers.low_precision import LowPrecision
 from fedpaq.quantizers.message import Message, QuantizedBatch, QuantizedMessage, RawMessage
-from fedpaq.randomness import Key
+from fedpaq.quantizers.registry import QUANTIZERS, as_quantizer, names, parse, text_of
+from fedpaq.randomness import Key, Keys
 
 
 @runtime_checkable
@@ -26,18 +27,24 @@ class Quantizer(Protocol):
     def quantize(self, update: Any, *, key: Key) -> Message:
         """Quantize one update (p,)."""
 
-    def quantize_batch(self, updates: Any, keys: Sequence[Key]) -> Sequence[Message]:
+    def quantize_batch(self, updates: Any, keys: Keys | Sequence[Key]) -> Sequence[Message]:
         """Quantize r updates (r, p), equal to one by one."""
 
 
 __all__ = [
     "Identity",
     "Key",
+    "Keys",
     "LowPrecision",
     "Message",
+    "QUANTIZERS",
     "QuantizedBatch",
     "QuantizedMessage",
     "Quantizer",
     "RawMessage",
+    "as_quantizer",
     "check_quantizer",
+    "names",
+    "parse",
+    "text_of",
 ]

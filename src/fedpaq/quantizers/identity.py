@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpaq.errors import ConfigError
-from fedpaq.quantizers.low_precision import as_float32, refuse_non_finite
 from fedpaq.quantizers.message import RawMessage
-from fedpaq.randomness import Key
+from fedpaq.quantizers.update import as_float32, as_vector, refuse_non_finite, require_a_key_each
+from fedpaq.randomness import Key, Keys
 
 
 @dataclass(frozen=True)
@@ -31,18 +30,18 @@ class Identity:
         """Return q = 0."""
         return 0.0
 
+    def accepts(self, header: Any) -> bool:
+        """Return whether a payload with this header can come from here."""
+        return bool(header.code_name == "raw")
+
     def quantize(self, update: Any, *, key: Key) -> RawMessage:
         """Wrap one finite update."""
-        vector = as_float32(update)
-        if vector.ndim != 1:
-            raise ConfigError(f"update.shape={vector.shape} is not a vector; flatten it to (p,)")
-        return self.quantize_batch(vector[None, :], [key])[0]
+        return self.quantize_batch(as_vector(update)[None, :], [key])[0]
 
-    def quantize_batch(self, updates: Any, keys: Sequence[Key]) -> list[RawMessage]:
+    def quantize_batch(self, updates: Any, keys: Keys | Sequence[Key]) -> list[RawMessage]:
         """Wrap r finite updates (r, p)."""
-        rows = as_float32(updates)
-        if rows.ndim != 2 or len(rows) != len(keys):
-            raise ConfigError(f"updates.shape={rows.shape} does not match the {len(keys)} keys; pass (r, p)")
+        rows, keys = as_float32(updates), Keys.of(keys)
+        require_a_key_each(rows, keys)
         largest = np.maximum(rows.max(axis=1, initial=0.0), -rows.min(axis=1, initial=0.0))[:, None]
         refuse_non_finite(largest, rows, keys)
         return [RawMessage(row) for row in rows]

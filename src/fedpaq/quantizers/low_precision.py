@@ -25,20 +25,19 @@ from typing import Any
 import numpy as np
 
 from fedpaq.config import require_int
-from fedpaq.errors import ConfigError, NonFiniteUpdateError
 from fedpaq.kernels import numba as compiled
 from fedpaq.quantizers.message import (
     MAX_BUCKET_SIZE,
     MAX_LEVELS,
     Float32,
-    Float64,
     QuantizedBatch,
     QuantizedMessage,
     level_dtype,
     num_buckets,
 )
-from fedpaq.quantizers.nonzeros import joined
-from fedpaq.randomness import Key, Purpose, halves_numpy
+from fedpaq.quantizers.nonzeros import compact_rows
+from fedpaq.quantizers.update import as_float32, as_vector, refuse_non_finite, require_a_key_each
+from fedpaq.randomness import Key, Keys, Purpose, halves_numpy
 
 NORM_CHUNK = 65_536
 NORM_LANES = 256
@@ -119,47 +118,38 @@ class LowPrecision:
         p = dimension if self.bucket_size is None else min(dimension, self.bucket_size)
         return min(p / self.levels**2, math.sqrt(p) / self.levels)
 
+    def accepts(self, header: Any) -> bool:
+        """Return whether a payload with this header can come from here."""
+        return bool((header.levels, header.bucket_size) == (self.levels, self.bucket_size))
+
     def quantize(self, update: Any, *, key: Key) -> QuantizedMessage:
         """Quantize one update, a (p,) float32 array or tensor."""
-        vector = as_float32(update)
-        if vector.ndim != 1:
-            raise ConfigError(f"update.shape={vector.shape} is not a vector; flatten it to (p,)")
-        return self.quantize_batch(vector[None, :], [key])[0]
+        return self.quantize_batch(as_vector(update)[None, :], [key])[0]
 
-    def quantize_batch(self, updates: Any, keys: Sequence[Key]) -> QuantizedBatch:
+    def quantize_batch(self, updates: Any, keys: Keys | Sequence[Key]) -> QuantizedBatch:
         """Quantize r updates (r, p) with their keys; equal, to the bit, to one by one."""
-        rows = as_float32(updates)  # (r, p)
-        if rows.ndim != 2 or len(rows) != len(keys):
-            raise ConfigError(f"updates.shape={rows.shape} does not match the {len(keys)} keys; pass (r, p)")
-        return self._quantize_rows(rows, keys)
-
-    def _quantize_rows(self, rows: Float32, keys: Sequence[Key]) -> QuantizedBatch:
-        dimension = rows.shape[1]
+        rows, keys = as_float32(updates), Keys.of(keys)  # (r, p)
+        require_a_key_each(rows, keys)
+        dimension, nonzeros = rows.shape[1], None
         norms = np.empty((len(rows), num_buckets(dimension, self.bucket_size)), np.float32)
         signed = np.empty(rows.shape, level_dtype(self.levels))
-        batch = QuantizedBatch(signed, norms, self.levels, self.bucket_size)
-        nonzeros = None
         kernels = compiled.load("low_precision")
         if kernels is None:
             for row, key in enumerate(keys):
                 message = quantize_numpy(rows[row], key, self.levels, self.bucket_size)
                 signed[row], norms[row] = message.signed_levels, message.norms
         else:
-            seeds = np.array([key.seed for key in keys], np.uint64)
-            rounds = np.array([key.round for key in keys], np.int64)
-            clients = np.array([key.client for key in keys], np.int64)
             room = self._room_for_nonzeros(dimension)
             positions, values = np.empty((len(rows), room), np.int64), np.empty((len(rows), room), np.int16)
             counts = np.empty(len(rows), np.int64)
             width = self.bucket_size or max(dimension, 1)
-            kernels.quantize(
-                rows, seeds, rounds, clients, self.levels, width, norms, signed, positions, values, counts
-            )
+            drawn = keys.seeds, keys.rounds, keys.clients
+            kernels.quantize(rows, *drawn, self.levels, width, norms, signed, positions, values, counts)
             if room and (counts >= 0).all():
-                nonzeros = joined(counts, positions, values)
+                nonzeros = compact_rows(signed, counts, positions, values)
         refuse_non_finite(norms, rows, keys)
-        batch.note(nonzeros)
-        return batch
+        signed.flags.writeable = False  # a message is data: its non-zeros stay true
+        return QuantizedBatch(signed, norms, self.levels, self.bucket_size, known_nonzeros=nonzeros)
 
     def _room_for_nonzeros(self, dimension: int) -> int:
         """Return room for the non-zeros of a message where they are rare, else 0.
@@ -175,35 +165,3 @@ class LowPrecision:
 def rare(levels: int, width: int) -> bool:
     """Whether, on average, fewer than one coordinate in 32 has a level, whatever the update."""
     return 1024 * levels * levels < width
-
-
-def as_float32(values: Any) -> Float32:
-    """Return a contiguous float32 array of an array or a tensor; itself, if it is one."""
-    if type(values) is np.ndarray and values.dtype == np.float32 and values.flags.c_contiguous:
-        return np.require(values, requirements=["A"])
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-        values = (values.float() if values.is_floating_point() else values).numpy()  # NumPy has no bfloat16
-    array = np.asarray(values)
-    if array.dtype.kind not in "fiu":
-        raise ConfigError(f"update.dtype={array.dtype} is not numeric; pass float32")
-    with np.errstate(over="ignore"):  # beyond float32 is infinite, which is refused by name
-        return np.require(array, np.float32, ["C", "A"])
-
-
-def refuse_non_finite(norms: Float32 | Float64, rows: Float32, keys: Sequence[Key]) -> None:
-    """Raise NonFiniteUpdateError naming the client and the first bad coordinate."""
-    finite = np.isfinite(norms)
-    if finite.all():
-        return
-    job = int(finite.all(axis=1).argmin())
-    where = np.flatnonzero(~np.isfinite(rows[job]))
-    client, round = keys[job].client, keys[job].round
-    if where.size:
-        raise NonFiniteUpdateError(
-            f"update[{int(where[0])}]={rows[job, where[0]]} of client={client} in round={round} "
-            "is not finite; lower step_size or clip the update"
-        )
-    raise NonFiniteUpdateError(
-        f"the norm of the update of client={client} in round={round} exceeds float32; lower step_size"
-    )

@@ -1,15 +1,15 @@
 """Messages: what a quantizer makes of an update, and what the codec carries.
 
-A ``QuantizedMessage`` stands for  norm[bucket(i)] / levels * signed_levels[i];
-a ``RawMessage`` stands for its float32 values. Both are plain data: no key, no client.
+A message is anything with the members of ``Message``: plain data, without key or client. Two kinds stand here:
+a ``QuantizedMessage`` means  norm[bucket(i)] / levels * signed_levels[i],  a ``RawMessage`` its float32 values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, overload
+from typing import Any, ClassVar, Protocol, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -34,15 +34,38 @@ def num_buckets(dimension: int, bucket_size: int | None) -> int:
     return 1 if bucket_size is None else -(-dimension // bucket_size)
 
 
+class Message(Protocol):
+    """What a quantizer makes of one update."""
+
+    @property
+    def code(self) -> str:
+        """The name of its wire code: ``raw``, ``levels``, or that of a registered quantizer."""
+
+    @property
+    def dimension(self) -> int:
+        """p."""
+
+    def dequantize(self) -> Float32:
+        """Return the estimate of the update, (p,) float32."""
+
+    def add_to(self, total: Float64, weight: float = 1.0) -> None:
+        """Add weight * (this message) to ``total`` (p,)."""
+
+
 @dataclass(frozen=True, eq=False)
 class QuantizedMessage:
-    """Signed levels and the norms that scale them (one, or one per bucket)."""
+    """Signed levels and the norms that scale them (one, or one per bucket).
+
+    Where its maker knows the ``nonzeros`` of these very ``signed_levels``, the codec does not search for them.
+    """
+
+    code: ClassVar[str] = "levels"
 
     signed_levels: npt.NDArray[Any]  # (p,) int8 or int16, see level_dtype
     norms: Float32  # (1,) or (ceil(p / bucket_size),)
     levels: int  # s
     bucket_size: int | None = None
-    noted: Nonzeros | None = field(default=None, init=False, repr=False)  # see QuantizedBatch
+    nonzeros: Nonzeros | None = field(default=None, repr=False, kw_only=True)
 
     @property
     def dimension(self) -> int:
@@ -72,7 +95,7 @@ class QuantizedMessage:
         total[at] += self.signed_levels[at] * unit
 
     def __getstate__(self) -> dict[str, Any]:
-        return _without_notes(self)
+        return _without_nonzeros(self)
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -87,6 +110,8 @@ class QuantizedMessage:
 @dataclass(frozen=True, eq=False)
 class RawMessage:
     """An update sent as it is."""
+
+    code: ClassVar[str] = "raw"
 
     values: Float32  # (p,)
 
@@ -109,35 +134,38 @@ class RawMessage:
         )
 
 
-Message = QuantizedMessage | RawMessage
-
-
 @dataclass(frozen=True, eq=False)
 class QuantizedBatch(Sequence[QuantizedMessage]):
     """The messages of several clients as two arrays; indexing gives each as a view.
 
-    A quantizer that comes across the non-zeros notes them. They hold as long as nobody can change the levels:
-    its messages are read-only.
+    Its maker may know the non-zeros of these very ``signed_levels``.
     """
 
-    signed_levels: npt.NDArray[Any]  # (r, p)
+    code: ClassVar[str] = "levels"
+
+    signed_levels: npt.NDArray[Any]  # (r, p), rows one after the other: what kernels take
     norms: Float32  # (r, buckets)
     levels: int
     bucket_size: int | None = None
-    noted: Nonzeros | None = field(default=None, init=False, repr=False)
+    known_nonzeros: Nonzeros | None = field(default=None, repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        # Kernels take rows that lie one after the other.
         object.__setattr__(self, "signed_levels", np.require(self.signed_levels, requirements=["C", "A"]))
 
-    def note(self, nonzeros: Nonzeros | None) -> None:
-        """Make the levels read-only, and remember their non-zeros."""
-        self.signed_levels.flags.writeable = False
-        object.__setattr__(self, "signed_levels", self.signed_levels.view())  # which nobody can make writeable
-        object.__setattr__(self, "noted", nonzeros)
+    @classmethod
+    def stack(cls, messages: Sequence[QuantizedMessage]) -> QuantizedBatch:
+        """Return messages of one shape as a batch; a single one without a copy."""
+        first = messages[0]
+        if len(messages) > 1:
+            rows = np.stack([message.signed_levels for message in messages])
+            return cls(rows, np.stack([message.norms for message in messages]), first.levels, first.bucket_size)
+        rows, norms = first.signed_levels[None], np.asarray(first.norms)[None]
+        known = _known(first.nonzeros, first.signed_levels)
+        nonzeros = None if known is None else replace(known, levels=rows)
+        return cls(rows, norms, first.levels, first.bucket_size, known_nonzeros=nonzeros)
 
     def __getstate__(self) -> dict[str, Any]:
-        return _without_notes(self)
+        return _without_nonzeros(self)
 
     @property
     def dimension(self) -> int:
@@ -147,13 +175,13 @@ class QuantizedBatch(Sequence[QuantizedMessage]):
     @cached_property
     def counts(self) -> npt.NDArray[np.int64]:
         """The number of non-zeros of each message."""
-        notes = valid_notes(self)
-        return count(self.signed_levels) if notes is None else notes.ends[1:] - notes.ends[:-1]
+        known = _known(self.known_nonzeros, self.signed_levels)
+        return count(self.signed_levels) if known is None else known.ends[1:] - known.ends[:-1]
 
     @cached_property
     def nonzeros(self) -> Nonzeros:
-        """The non-zeros of each message: looked for once, then added and encoded."""
-        return valid_notes(self) or collect(self.signed_levels, self.counts)
+        """The non-zeros of each message: looked for at most once, then added and encoded."""
+        return _known(self.known_nonzeros, self.signed_levels) or collect(self.signed_levels, self.counts)
 
     def __len__(self) -> int:
         return len(self.signed_levels)
@@ -163,20 +191,18 @@ class QuantizedBatch(Sequence[QuantizedMessage]):
     @overload
     def __getitem__(self, at: slice | npt.NDArray[np.int64]) -> QuantizedBatch: ...
     def __getitem__(self, at: int | slice | npt.NDArray[np.int64]) -> QuantizedMessage | QuantizedBatch:
-        part = (self.signed_levels[at], self.norms[at], self.levels, self.bucket_size)
+        rows, others = self.signed_levels[at], (self.norms[at], self.levels, self.bucket_size)
         if not isinstance(at, int | np.integer):
-            return QuantizedBatch(*part)
-        message, notes = QuantizedMessage(*part), valid_notes(self)
-        if notes is not None:
-            object.__setattr__(message, "noted", notes.of(int(at)))
-        return message
+            return QuantizedBatch(rows, *others)
+        known = _known(self.known_nonzeros, self.signed_levels)
+        return QuantizedMessage(rows, *others, nonzeros=None if known is None else known.of(int(at), rows))
 
 
-def valid_notes(levels: QuantizedMessage | QuantizedBatch) -> Nonzeros | None:
-    """Return the non-zeros a quantizer noted, unless the levels can have changed since."""
-    return None if levels.signed_levels.flags.writeable else levels.noted
+def _known(nonzeros: Nonzeros | None, levels: npt.NDArray[Any]) -> Nonzeros | None:
+    """Return non-zeros that are of these very levels; ``dataclasses.replace`` may have given others."""
+    return nonzeros if nonzeros is not None and nonzeros.levels is levels else None
 
 
-def _without_notes(levels: QuantizedMessage | QuantizedBatch) -> dict[str, Any]:
+def _without_nonzeros(levels: QuantizedMessage | QuantizedBatch) -> dict[str, Any]:
     """Return what a copy or a pickle takes along: the copy's levels are its own to change."""
     return {name: vars(levels)[name] for name in ("signed_levels", "norms", "levels", "bucket_size")}

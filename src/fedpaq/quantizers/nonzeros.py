@@ -18,24 +18,27 @@ WORTH_THREADS = 2**20  # levels to look through: a tenth of a millisecond
 class Nonzeros:
     """Message j has its non-zeros at ends[j] : ends[j + 1]."""
 
+    levels: npt.NDArray[Any]  # (p,) or (r, p): what they are the non-zeros of
     ends: Int64  # (r + 1,)
     positions: Int64
     values: npt.NDArray[np.int16]
 
-    def of(self, job: int) -> Nonzeros:
-        """Return those of one message."""
+    def of(self, job: int, levels: npt.NDArray[Any]) -> Nonzeros:
+        """Return those of one message, whose levels these are."""
         part = slice(int(self.ends[:-1][job]), int(self.ends[1:][job]))
-        return Nonzeros(np.array([0, part.stop - part.start]), self.positions[part], self.values[part])
+        return Nonzeros(levels, np.array([0, part.stop - part.start]), self.positions[part], self.values[part])
 
 
-def joined(counts: Int64, positions: Int64, values: npt.NDArray[np.int16]) -> Nonzeros:
-    """Return the non-zeros of which row j of (r, room) holds the first ``counts[j]``."""
+def compact_rows(
+    levels: npt.NDArray[Any], counts: Int64, positions: Int64, values: npt.NDArray[np.int16]
+) -> Nonzeros:
+    """Return the non-zeros of levels (r, p), of which row j of (r, room) holds the first ``counts[j]``."""
     ends = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=ends[1:])
     if len(counts) == 1:  # nothing to move together
-        return Nonzeros(ends, positions[0, : ends[1]], values[0, : ends[1]])
+        return Nonzeros(levels, ends, positions[0, : ends[1]], values[0, : ends[1]])
     held = np.arange(positions.shape[1]) < counts[:, None]
-    return Nonzeros(ends, positions[held], values[held])
+    return Nonzeros(levels, ends, positions[held], values[held])
 
 
 def count(rows: npt.NDArray[Any]) -> Int64:
@@ -54,10 +57,10 @@ def collect(rows: npt.NDArray[Any], counts: Int64) -> Nonzeros:
     kernels = compiled.load("nonzeros")
     if kernels is None:
         at = np.nonzero(rows)
-        return Nonzeros(ends, at[1], rows[at].astype(np.int16))
+        return Nonzeros(rows, ends, at[1], rows[at].astype(np.int16))
     positions, values = np.empty(ends[-1], np.int64), np.empty(ends[-1], np.int16)
     (kernels.collect_on_threads if _worth_threads(rows) else kernels.collect)(rows, ends, positions, values)
-    return Nonzeros(ends, positions, values)
+    return Nonzeros(rows, ends, positions, values)
 
 
 def _worth_threads(rows: npt.NDArray[Any]) -> bool:

@@ -19,8 +19,8 @@ from fedpaq.errors import ConfigError, DivergedError
 from fedpaq.storage import strict_json
 from fedpaq.storage.atomic_file import atomic_write
 
-FORMAT = "fedpaq-history-1"
-_TEXTS = ("problem", "quantizer", "executor")
+FORMAT = "fedpaq-history-2"
+_TEXTS = ("problem", "quantizer", "executor", "aggregation", "downlink", "payload_size_source")
 _MAPPINGS = ("config", "cost_model")
 _COUNTS = ("dimension", "num_clients")
 _RECORD_TYPES: dict[str, Any] = {
@@ -29,6 +29,7 @@ _RECORD_TYPES: dict[str, Any] = {
     "loss": float | int | None,
     "accuracy": float | int | None,
     "payload_bytes": int,
+    "download_bytes": int,
     "upload_bits": float | int,
     "computation_seconds": float | int,
     "seconds": float | int,
@@ -37,6 +38,7 @@ _COLUMNS = {  # how a checkpoint stores records; round and steps follow from the
     "loss": np.float64,
     "accuracy": np.float64,
     "payload_bytes": np.int64,
+    "download_bytes": np.int64,
     "upload_bits": np.int64,
     "computation_seconds": np.float64,
     "seconds": np.float64,
@@ -58,6 +60,7 @@ class Record:
     upload_bits: float  # bits charged by the cost model's accounting
     computation_seconds: float
     seconds: float  # modelled training time: computation + communication
+    download_bytes: int = 0  # real bytes of all downloads
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +78,8 @@ class History:
     params: npt.NDArray[np.float32]  # (p,)
     diverged: str | None = None  # why the run ended early, if it did
     aggregation: str = "mean"
-    payload_sizes: str = "encoded"  # or "estimated", on a GPU
+    downlink: str = "dense"
+    payload_size_source: str = "encoded"  # or "estimated", on a GPU
 
     @property
     def final(self) -> Record:
@@ -107,7 +111,8 @@ class History:
             "cost_model": dict(self.cost_model),
             "executor": self.executor,
             "aggregation": self.aggregation,
-            "payload_sizes": self.payload_sizes,
+            "downlink": self.downlink,
+            "payload_size_source": self.payload_size_source,
             "diverged": self.diverged,
             "records": [asdict(record) for record in self.records],
             "params": base64.b64encode(self.params.astype("<f4").tobytes()).decode("ascii"),
@@ -120,12 +125,12 @@ class History:
         try:
             values = strict_json.loads(text)
             if values["format"] != FORMAT:
-                raise ConfigError(f"format={values['format']!r} is not {FORMAT!r}")
+                raise ConfigError(
+                    f"format={values['format']!r} is of another version; this one reads {FORMAT!r}"
+                )
             params = np.frombuffer(base64.b64decode(values["params"], validate=True), "<f4")
             history = cls(
                 **{key: values[key] for key in _TEXTS + _MAPPINGS + _COUNTS + ("diverged",)},
-                aggregation=values.get("aggregation", "mean"),
-                payload_sizes=values.get("payload_sizes", "encoded"),
                 records=[Record(**record) for record in values["records"]],
                 params=params.astype(np.float32),
             )
@@ -139,8 +144,6 @@ class History:
         for names, kind in ((_TEXTS, str), (_MAPPINGS, dict), (_COUNTS, int)):
             for name in names:
                 _require_type(name, getattr(self, name), kind)
-        _require_type("aggregation", self.aggregation, str)
-        _require_type("payload_sizes", self.payload_sizes, str)
         _require_type("diverged", self.diverged, str | None)
         if self.params.shape != (self.dimension,) or not self.records:
             raise ValueError(

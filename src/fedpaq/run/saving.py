@@ -1,8 +1,6 @@
-"""SavedRun: the state of ``train`` and ``sweep`` between two rounds, kept in a checkpoint.
+"""SavedRun: a run's state in a checkpoint, after every round. A run resumed from it ends bit-identical.
 
-Randomness is stateless, so the state is small: the rounds done, the params and the records of
-every run. A run resumed from it ends bit-identical to one that was never interrupted. What the run
-is (problem, data, configs, quantizer, ...) is stored too, and a checkpoint of another run is refused.
+What the run is (problem, data, configs, quantizer, ...) is stored too; a checkpoint of another run is refused.
 """
 
 from __future__ import annotations
@@ -16,31 +14,30 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fedpaq.config import require_int
 from fedpaq.errors import CheckpointError, LostRankError
 from fedpaq.hardware.ranks import ALONE, Ranks
-from fedpaq.run.recorder import Meter
+from fedpaq.run.settings import RunSettings
+from fedpaq.run.state import RunState
 from fedpaq.storage import checkpoint as files
 from fedpaq.storage.atomic_file import StrPath
-from fedpaq.storage.checkpoint import Arrays
 from fedpaq.storage.lock import hold
 
-Float32 = npt.NDArray[np.float32]
-KIND = "fedpaq run"
+KIND = "fedpaq run 2"
+OLDER_KINDS = {"fedpaq run": "0.1.0 before downloads were counted"}
 MARGIN_BYTES = 2**25  # header and records, on top of the params
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class CheckpointPolicy:
     """Save to ``path`` after every ``every`` rounds and after the last.
 
     If the file exists, the run continues from it, or with ``resume=False`` is refused. A file of
     another run is always refused; nothing is overwritten.
 
-    >>> Checkpoint("run.ckpt", every=10)
-    Checkpoint(path='run.ckpt', every=10, resume=True)
+    >>> CheckpointPolicy("run.ckpt", every=10)
+    CheckpointPolicy(path='run.ckpt', every=10, resume=True)
     """
 
     path: StrPath
@@ -52,56 +49,60 @@ class Checkpoint:
 
 
 class SavedRun:
-    """Knows how many rounds are done, and saves after each."""
+    """Saves the state after each round; ``policy`` is None where this process does not save."""
 
     def __init__(
-        self, meter: Meter, params: Float32, checkpoint: Checkpoint | None = None, ranks: Ranks = ALONE
+        self, settings: RunSettings, state: RunState, policy: CheckpointPolicy | None, ranks: Ranks
     ) -> None:
-        self._meter, self._params, self._checkpoint, self._ranks = meter, params, checkpoint, ranks
-        self.rounds_done = 0
+        self._settings, self._state, self._policy, self._ranks = settings, state, policy, ranks
+        self._identity = {} if policy is None else settings.identity()
+        self._is_new = True
 
-    def start(self, identity: dict[str, Any]) -> None:
-        """Record the state before training, or take up what the first rank's checkpoint holds."""
-        self._identity = identity
-        state = b""
-        if self._checkpoint is not None and files.exists(self._checkpoint.path):
-            self._resume(self._checkpoint)
-            state = self._packed()
-        state = self._ranks.broadcast(state)
-        if not state:
-            self._meter.start(self._params)
-            self._save()
-        elif not self._ranks.is_first:
-            self._unpack(state)
+    def take_up(self) -> None:
+        """Take up what the first rank's checkpoint holds, if there is one."""
+        packed = b""
+        if self._policy is not None and files.exists(self._policy.path):
+            self._resume(self._policy)
+            packed = _packed(self._state)
+        packed = self._ranks.broadcast(packed)  # the other ranks need not reach the first one's disk
+        self._is_new = not packed
+        if packed and not self._ranks.is_first:
+            self._state.take_up(*_unpacked(packed), self._settings)
 
     def rounds(self) -> Iterator[int]:
         """Yield the rounds left to do, k = 0, 1, ..., saving after each; none once every run has diverged."""
-        for round in range(self.rounds_done, self._meter.num_rounds):
-            if not self._meter.running().size:
+        if self._is_new:
+            self._save()
+        for round in range(self._state.rounds_done, self._settings.num_rounds):
+            if not self._state.running().size:
                 return
             yield round
-            self.rounds_done = round + 1
-            last = self.rounds_done == self._meter.num_rounds
-            if self._checkpoint is not None and (last or self.rounds_done % self._checkpoint.every == 0):
+            done = self._state.rounds_done
+            if self._policy is not None and (
+                done == self._settings.num_rounds or done % self._policy.every == 0
+            ):
                 self._save()
 
     def _save(self) -> None:
-        if self._checkpoint is None:
-            return
-        diverged, records = self._meter.state()
-        header = {"kind": KIND, "run": self._identity, "rounds_done": self.rounds_done, "diverged": diverged}
-        files.save(self._checkpoint.path, header, {"params": self._params, **records})
+        if self._policy is not None:
+            header, arrays = self._state.to_parts()
+            files.save(self._policy.path, {"kind": KIND, "run": self._identity, **header}, arrays)
 
-    def _resume(self, checkpoint: Checkpoint) -> None:
-        path = str(checkpoint.path)
-        if not checkpoint.resume:
+    def _resume(self, policy: CheckpointPolicy) -> None:
+        path, params = str(policy.path), self._state.params
+        if not policy.resume:
             raise CheckpointError(
                 f"checkpoint={path!r} exists; pass --resume (resume=True) to continue its run, "
                 "or choose another file"
             )
-        header, arrays = files.load(path, max_bytes=2 * self._params.nbytes + MARGIN_BYTES * len(self._params))
-        if header.get("kind") != KIND:
-            raise CheckpointError(f"checkpoint={path!r} is a {header.get('kind')!r}, not a {KIND!r}")
+        header, arrays = files.load(path, max_bytes=2 * params.nbytes + MARGIN_BYTES * len(params))
+        kind = header.get("kind")
+        if kind in OLDER_KINDS:
+            raise CheckpointError(
+                f"checkpoint={path!r} was written by fedpaq {OLDER_KINDS[kind]}; finish its run there"
+            )
+        if kind != KIND:
+            raise CheckpointError(f"checkpoint={path!r} is a {kind!r}, not a {KIND!r}")
         differences = differing(header.get("run"), self._identity)
         if differences:
             raise CheckpointError(
@@ -109,57 +110,46 @@ class SavedRun:
                 "resume with the settings it was started with, or choose another file"
             )
         try:
-            self._restore(header, arrays)
+            self._state.take_up(header, arrays, self._settings)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CheckpointError(f"checkpoint={path!r} holds an impossible state ({error})") from error
 
-    def _restore(self, header: dict[str, Any], arrays: Arrays) -> None:
-        params = arrays.pop("params")
-        if params.shape != self._params.shape or params.dtype != np.float32:
-            raise ValueError(f"params {params.shape} {params.dtype}")
-        require_int("rounds_done", header["rounds_done"], 0, self._meter.num_rounds)
-        self._meter.restore(header["rounds_done"], header["diverged"], arrays)
-        if not np.isfinite(params[self._meter.running()]).all():
-            raise ValueError("params are not finite")
-        self._params[:] = params
-        self.rounds_done = header["rounds_done"]
 
-    def _packed(self) -> bytes:
-        """Return the state for the other ranks: they need not reach the first one's disk."""
-        diverged, records = self._meter.state()
-        header = json.dumps({"rounds_done": self.rounds_done, "diverged": diverged}).encode()
-        arrays: dict[str, Any] = {"header": np.frombuffer(header, np.uint8), "params": self._params, **records}
-        buffer = io.BytesIO()
-        np.savez(buffer, **arrays)
-        return buffer.getvalue()
+def _packed(state: RunState) -> bytes:
+    header, arrays = state.to_parts()
+    parts: dict[str, Any] = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays}
+    buffer = io.BytesIO()
+    np.savez(buffer, **parts)
+    return buffer.getvalue()
 
-    def _unpack(self, state: bytes) -> None:
-        with np.load(io.BytesIO(state), allow_pickle=False) as stored:
-            arrays = dict(stored)
-        self._restore(json.loads(arrays.pop("header").tobytes()), arrays)
+
+def _unpacked(packed: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    with np.load(io.BytesIO(packed), allow_pickle=False) as stored:
+        arrays = dict(stored)
+    return json.loads(arrays.pop("header").tobytes()), arrays
 
 
 @contextmanager
 def saved_run(
-    checkpoint: StrPath | Checkpoint | None, meter: Meter, params: Float32, ranks: Ranks = ALONE
+    checkpoint: StrPath | CheckpointPolicy | None, settings: RunSettings, state: RunState, ranks: Ranks = ALONE
 ) -> Iterator[SavedRun]:
-    """Start a run, or continue the one in ``checkpoint`` by changing ``meter`` and ``params``.
+    """Take up the state in ``checkpoint``, if there is one, and save to it from then on.
 
     Without a checkpoint nothing is saved. With one, no other process can work on it meanwhile; the
     first rank reads and writes it.
     """
-    chosen = Checkpoint(checkpoint) if isinstance(checkpoint, str | os.PathLike) else checkpoint
-    mine = chosen if ranks.is_first else None
+    policy = CheckpointPolicy(checkpoint) if isinstance(checkpoint, str | os.PathLike) else checkpoint
+    mine = policy if ranks.is_first else None
     with nullcontext() if mine is None else hold(mine.path):
-        run = SavedRun(meter, params, mine, ranks)
+        run = SavedRun(settings, state, mine, ranks)
         try:
-            run.start({} if mine is None else meter.identity())
+            run.take_up()
             yield run
         except LostRankError as error:
-            raise LostRankError(f"{error} in round={run.rounds_done + 1}; {_way_on(chosen)}") from error
+            raise LostRankError(f"{error} in round={state.rounds_done + 1}; {_way_on(policy)}") from error
 
 
-def _way_on(checkpoint: Checkpoint | None) -> str:
+def _way_on(checkpoint: CheckpointPolicy | None) -> str:
     if checkpoint is None:
         return "nothing was saved: run with a checkpoint to be able to resume"
     often = "round" if checkpoint.every == 1 else f"{checkpoint.every} rounds"
@@ -173,7 +163,7 @@ def differing(saved: Any, here: Any, name: str = "") -> list[str]:
     """Return a line for each leaf in which two JSON values differ.
 
     >>> differing({"quantizer": {"levels": 1}}, {"quantizer": {"levels": 2}})
-    ['quantizer.levels=1 there but 2 here']
+    ['quantizer.levels=1 in the checkpoint, 2 here']
     """
     if isinstance(saved, dict) and isinstance(here, dict):
         keys = [*here, *(key for key in saved if key not in here)]
@@ -182,7 +172,7 @@ def differing(saved: Any, here: Any, name: str = "") -> list[str]:
     if isinstance(saved, list) and isinstance(here, list) and len(saved) == len(here):
         pairs = enumerate(zip(saved, here, strict=True))
         return [line for at, (a, b) in pairs for line in differing(a, b, f"{name}[{at}]")]
-    return [] if saved == here else [f"{name}={_short(saved)} there but {_short(here)} here"]
+    return [] if saved == here else [f"{name}={_short(saved)} in the checkpoint, {_short(here)} here"]
 
 
 def _short(value: Any) -> str:

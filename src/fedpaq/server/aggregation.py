@@ -1,6 +1,6 @@
 """Aggregation: what the server makes of the messages of a round. Line 11 of Algorithm 1.
 
-    Mean           (1/r) sum_i Q_i, the paper's and the default: one liar can move it anywhere
+    Mean           (1/r) sum_i Q_i, the paper's and the default: a single dishonest client can move it anywhere
     ClippedMean    (1/r) sum_i Q_i min(1, c / ||Q_i||): no client moves the model by more than c / r
     TrimmedMean    per coordinate, the mean without the f r smallest and the f r largest values
 
@@ -13,27 +13,30 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from fedpaq import codec
 from fedpaq.config import require_positive
 from fedpaq.errors import ConfigError, unknown_name
-from fedpaq.kernels import numba as compiled
-from fedpaq.quantizers import Message, QuantizedBatch
+from fedpaq.quantizers import Message
+from fedpaq.server.mean import MeanAccumulator
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
-SPARSE = 16  # with fewer than one non-zero in so many levels, only those are visited
 COLUMNS = 65_536  # coordinates sorted at a time: bounded memory next to the messages
 
 
-class Arrivals(Protocol):
+class RoundAccumulator(Protocol):
     """Takes in the messages of one round of every run."""
 
     def add(self, messages: Sequence[Message], run_of: Int64) -> None:
         """Take in messages, in client order; message j belongs to run ``run_of[j]``."""
+
+    def add_payload(self, payload: Any, run: int) -> None:
+        """Take in one payload; on WireFormatError everything is as it was."""
 
     def mean(self) -> Float64:
         """Return what is added to the params of each run: (runs, p)."""
@@ -46,7 +49,7 @@ class Aggregation(Protocol):
     def name(self) -> str:
         """Label for history and tables."""
 
-    def start(self, runs: int, dimension: int) -> Arrivals:
+    def start(self, runs: int, dimension: int) -> RoundAccumulator:
         """Return an empty round."""
 
 
@@ -59,9 +62,9 @@ class Mean:
         """Label for history and tables."""
         return "mean"
 
-    def start(self, runs: int, dimension: int) -> Arrivals:
+    def start(self, runs: int, dimension: int) -> RoundAccumulator:
         """Return an empty round."""
-        return _Sum(runs, dimension)
+        return MeanAccumulator(runs, dimension)
 
 
 @dataclass(frozen=True)
@@ -83,9 +86,9 @@ class ClippedMean:
         """Label for history and tables."""
         return f"clipped mean (norm {'median' if self.max_norm is None else format(self.max_norm, 'g')})"
 
-    def start(self, runs: int, dimension: int) -> Arrivals:
+    def start(self, runs: int, dimension: int) -> RoundAccumulator:
         """Return an empty round."""
-        return _Kept(runs, dimension, self._combine)
+        return StoredMessages(runs, dimension, self._combine)
 
     def _combine(self, messages: Sequence[Message], total: Float64) -> Float64:
         norms = np.array([norm_of(message) for message in messages])
@@ -99,7 +102,7 @@ class ClippedMean:
 class TrimmedMean:
     """The coordinate-wise mean without the ``trim`` share of smallest and of largest values.
 
-    It withstands floor(trim r) liars a round. Use it with many levels: at one level most values
+    It withstands floor(trim r) dishonest clients per round. Use it with many levels: at one level most values
     of a coordinate are zero, and trimming leaves little else.
 
     >>> TrimmedMean(trim=0.2).name
@@ -118,9 +121,9 @@ class TrimmedMean:
         """Label for history and tables."""
         return f"trimmed mean ({self.trim:g})"
 
-    def start(self, runs: int, dimension: int) -> Arrivals:
+    def start(self, runs: int, dimension: int) -> RoundAccumulator:
         """Return an empty round."""
-        return _Kept(runs, dimension, self._combine)
+        return StoredMessages(runs, dimension, self._combine)
 
     def _combine(self, messages: Sequence[Message], total: Float64) -> Float64:
         cut = math.floor(self.trim * len(messages) + 1e-9)  # 0.1 * 30 must be 3
@@ -153,21 +156,7 @@ def find_aggregation(name: str) -> Aggregation:
     return AGGREGATIONS[name]()
 
 
-class _Sum:
-    """Adds messages up as they come: memory does not grow with r."""
-
-    def __init__(self, runs: int, dimension: int) -> None:
-        self._total, self._arrived = np.zeros((runs, dimension)), np.zeros(runs, np.int64)
-
-    def add(self, messages: Sequence[Message], run_of: Int64) -> None:
-        add_messages(messages, run_of, self._total)
-        np.add.at(self._arrived, run_of, 1)
-
-    def mean(self) -> Float64:
-        return self._total / self._arrived[:, None]
-
-
-class _Kept:
+class StoredMessages:
     """Keeps the messages of each run until the round is complete."""
 
     def __init__(self, runs: int, dimension: int, combine: _Combine) -> None:
@@ -177,6 +166,9 @@ class _Kept:
     def add(self, messages: Sequence[Message], run_of: Int64) -> None:
         for message, run in zip(messages, run_of.tolist(), strict=True):
             self._messages[run].append(message)
+
+    def add_payload(self, payload: Any, run: int) -> None:
+        self._messages[run].append(codec.decode(payload, dimension=self._dimension))
 
     def mean(self) -> Float64:
         rows = [self._combine(messages, np.zeros(self._dimension)) for messages in self._messages]
@@ -190,19 +182,3 @@ class _Combine(Protocol):
 def norm_of(message: Message) -> float:
     """Return the l2 norm of what the message stands for, not what it claims."""
     return float(np.linalg.norm(message.dequantize().astype(np.float64)))
-
-
-def add_messages(messages: Sequence[Message], run_of: Int64, total: Float64) -> None:
-    """Add messages, in order, to the totals of their runs: (runs, p)."""
-    kernels = compiled.load("nonzeros")
-    if kernels is not None and isinstance(messages, QuantizedBatch):
-        width = messages.bucket_size or max(total.shape[1], 1)
-        units = np.asarray(messages.norms, np.float64) / messages.levels
-        if SPARSE * messages.counts.sum() < messages.signed_levels.size:
-            found = messages.nonzeros
-            kernels.add(found.ends, found.positions, found.values, units, width, run_of, total)
-        else:
-            compiled.load("low_precision").add_levels(messages.signed_levels, units, width, run_of, total)
-        return
-    for message, run in zip(messages, run_of, strict=True):
-        message.add_to(total[run])

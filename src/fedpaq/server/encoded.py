@@ -13,9 +13,9 @@ from fedpaq import codec
 from fedpaq.clients.work import LocalWork, whole
 from fedpaq.errors import NonFiniteUpdateError
 from fedpaq.quantizers import Key, Message, Quantizer, RawMessage
-from fedpaq.quantizers.low_precision import as_float32
-from fedpaq.server.aggregation import Aggregation, Arrivals
-from fedpaq.server.payload_sizes import raw_bytes
+from fedpaq.quantizers.update import as_float32
+from fedpaq.server.aggregation import Aggregation, RoundAccumulator
+from fedpaq.server.device_batch import device_batch
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
@@ -27,7 +27,7 @@ class Encoded:
 
     quantizer: Quantizer
     aggregation: Aggregation
-    payload_sizes: str = "encoded"
+    payload_size_source: str = "encoded"
 
     def share(self, jobs: int) -> slice:
         """All jobs are done here."""
@@ -41,44 +41,56 @@ class Encoded:
 class EncodedInbox:
     """One round of every run."""
 
-    def __init__(self, quantizer: Quantizer, arrivals: Arrivals, runs: int) -> None:
-        self._quantizer, self._arrivals = quantizer, arrivals
+    def __init__(self, quantizer: Quantizer, accumulator: RoundAccumulator, runs: int) -> None:
+        self._quantizer, self._accumulator = quantizer, accumulator
         self._payload_bytes = np.zeros(runs, np.int64)
 
-    def send(self, updates: Any, work: LocalWork) -> None:
+    def add(self, updates: Any, work: LocalWork) -> None:
         """Take the updates (jobs, p) of some work; a run with a non-finite update gets a message of NaN."""
-        messages, diverged = quantize_usable(self._quantizer, updates, work)
-        if diverged.size:
-            nothing = RawMessage(np.full(updates.shape[1], np.nan, np.float32))
-            self._arrivals.add([nothing] * len(diverged), diverged)
-        self._arrivals.add(messages, work.run_of)
+        messages, diverged = quantize_or_mark_diverged(self._quantizer, updates, work)
+        add_diverged(self._accumulator, diverged, updates.shape[1])
+        self._accumulator.add(messages, work.run_of)
         np.add.at(self._payload_bytes, work.run_of, payload_bytes(messages))
 
-    def close(self) -> tuple[Float64, Int64]:
+    def finish(self) -> tuple[Float64, Int64]:
         """Return what is added to the params of each run (runs, p), and its payload bytes (runs,)."""
-        return self._arrivals.mean(), self._payload_bytes
+        return self._accumulator.mean(), self._payload_bytes
+
+
+def add_diverged(accumulator: RoundAccumulator, diverged: Int64, dimension: int) -> None:
+    """Add a message of NaN to each diverged run, so that its params say so."""
+    if diverged.size:
+        nothing = RawMessage(np.full(dimension, np.nan, np.float32))
+        accumulator.add([nothing] * len(diverged), diverged)
 
 
 def payload_bytes(messages: Sequence[Message]) -> list[int]:
     """Return the length of each payload; that of a raw one is known without making it."""
     if all(isinstance(message, RawMessage) for message in messages):
-        return [raw_bytes(message.dimension) for message in messages]
+        return [codec.raw_bytes(message.dimension) for message in messages]
     return [len(payload) for payload in codec.encode_batch(messages)]
 
 
-def quantize_usable(quantizer: Quantizer, updates: Any, work: LocalWork) -> tuple[Sequence[Message], Int64]:
+def quantize_or_mark_diverged(
+    quantizer: Quantizer, updates: Any, work: LocalWork
+) -> tuple[Sequence[Message], Int64]:
     """Return the messages, of zeros where an update is not finite, and the runs diverged by such updates."""
+    on_device = device_batch(quantizer, updates, work)
+    if on_device is not None:
+        messages, usable = on_device.fetch()
+        return messages, np.unique(work.run_of[~usable])
+    keys = work.keys()
     try:
-        return quantizer.quantize_batch(updates, work.keys()), np.zeros(0, np.int64)
+        return quantizer.quantize_batch(updates, keys), np.zeros(0, np.int64)
     except NonFiniteUpdateError:
         rows = as_float32(updates).copy()
-        bad = np.array([refuses(quantizer, row, key) for row, key in zip(rows, work.keys(), strict=True)])
+        bad = np.array([is_rejected(quantizer, row, key) for row, key in zip(rows, keys, strict=True)])
         rows[bad] = 0.0
-        return quantizer.quantize_batch(rows, work.keys()), np.unique(work.run_of[bad])
+        return quantizer.quantize_batch(rows, keys), np.unique(work.run_of[bad])
 
 
-def refuses(quantizer: Quantizer, update: npt.NDArray[np.float32], key: Key) -> bool:
-    """Tell whether the quantizer refuses an update: whose, the error of a batch does not tell in full."""
+def is_rejected(quantizer: Quantizer, update: npt.NDArray[np.float32], key: Key) -> bool:
+    """Return whether the quantizer rejects an update; the error of a batch names only the first."""
     try:
         quantizer.quantize(update, key=key)
     except NonFiniteUpdateError:

@@ -1,10 +1,9 @@
 """Payload sizes of messages whose levels are on a device.
 
-Only the non-zeros travel to the host, where numba's encoder says what they take. Without numba the code
-length is computed where they are, exact to a byte a message. Of a part with more non-zeros than ``EXACT``
-that is done for every k-th message; the others are scaled from block statistics: a block of n coordinates
-with k non-zeros holds log2 C(n, k) bits for their places, k for their signs and, if their magnitudes
-beyond one are geometric of mean m, k ((1 + m) log2(1 + m) - m log2 m) for those.
+Only the non-zeros travel to the host, where the encoder says what they take. Of a part with more non-zeros than
+``EXACT`` that is done for every k-th message; the others are scaled from block statistics: a block of n
+coordinates with k non-zeros holds log2 C(n, k) bits for their places, k for their signs and, if their
+magnitudes beyond one are geometric of mean m, k ((1 + m) log2(1 + m) - m log2 m) for those.
 """
 
 from __future__ import annotations
@@ -17,24 +16,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedpaq import codec
-from fedpaq.codec import gap_code
-from fedpaq.codec.estimate import stream_bytes
-from fedpaq.codec.frame import CRC_BYTES, RAW, pack_header
-from fedpaq.codec.wire import suits_blocks
-from fedpaq.kernels import numba as compiled
+from fedpaq.codec import block_code, gap_code
+from fedpaq.codec.frame import CRC_BYTES, GAP, pack_header, pack_varint
+from fedpaq.codec.level_code import pack_fields, suits_blocks
 from fedpaq.quantizers import LowPrecision
-from fedpaq.server.gap_length import gap_bits, magnitude_bits
+from fedpaq.quantizers.message import num_buckets
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 VARINT_ENDS = 128 ** np.arange(1, 7)  # the first integers that take another byte
 EXACT = 2**19  # non-zeros of a part that are looked at one by one: thousands of messages at one level
-
-
-def raw_bytes(dimension: int) -> int:
-    """Return the length of a float32 payload: header, values, CRC."""
-    return len(pack_header(RAW, dimension, 0, None)) + 4 * dimension + CRC_BYTES
 
 
 def estimated_bytes(batch: Any, dimension: int, quantizer: LowPrecision, block: int) -> Float64:
@@ -44,7 +35,7 @@ def estimated_bytes(batch: Any, dimension: int, quantizer: LowPrecision, block: 
     exact = exact_bytes(batch.signed_levels[::every], counts[::every], dimension, quantizer)
     if every == 1:
         return exact
-    empty = _empty_bytes(dimension, quantizer)
+    empty = _front_bytes(dimension, quantizer) + len(pack_varint(0))
     guesses = block_bits(batch.nonzeros, batch.magnitudes, dimension, block).cpu().numpy() / 8
     ratio = (exact - empty).sum() / max(guesses[::every].sum(), 1.0)
     sizes: Float64 = empty + ratio * guesses
@@ -55,22 +46,18 @@ def estimated_bytes(batch: Any, dimension: int, quantizer: LowPrecision, block: 
 def exact_bytes(signed: Tensor, counts: Int64, dimension: int, quantizer: LowPrecision) -> Float64:
     """Return the payload bytes (jobs,) of signed levels (jobs, p or more) with ``counts`` non-zeros each."""
     in_blocks = suits_blocks(counts, dimension)
-    sizes = np.empty(len(counts))
+    bodies = np.empty(len(counts))
     for job in np.flatnonzero(in_blocks):  # so large that one by one is no loss
-        row = signed[job].cpu().numpy()
-        at = np.flatnonzero(row)
-        sizes[job] = codec.estimate_payload_bytes([0, len(at)], at, row[at], **_shape(dimension, quantizer))[0]
+        bodies[job] = len(block_code.encode(signed[job, :dimension].cpu().numpy(), quantizer.levels))
     if not in_blocks.all():
         rest = np.flatnonzero(~in_blocks)
         part = signed if len(rest) == len(counts) else signed[rest.tolist()]
-        body_bytes = computed_bytes if compiled.load("gap_code") is None else encoded_bytes
         prefix = 1 + np.searchsorted(VARINT_ENDS, counts[rest], side="right")
-        frame = _empty_bytes(dimension, quantizer) - 1
-        sizes[rest] = frame + prefix + body_bytes(part, counts[rest], dimension, quantizer)
-    return sizes
+        bodies[rest] = prefix + stream_bytes(part, counts[rest], dimension, quantizer)
+    return _front_bytes(dimension, quantizer) + bodies
 
 
-def encoded_bytes(signed: Tensor, counts: Int64, dimension: int, quantizer: LowPrecision) -> Float64:
+def stream_bytes(signed: Tensor, counts: Int64, dimension: int, quantizer: LowPrecision) -> Float64:
     """Return the bytes (jobs,) of each message's stream of non-zeros, by encoding them on the host."""
     flat = signed.reshape(-1)
     at = flat.nonzero()[:, 0]
@@ -84,19 +71,6 @@ def encoded_bytes(signed: Tensor, counts: Int64, dimension: int, quantizer: LowP
     return np.array([len(stream) for stream in streams], np.float64)
 
 
-def computed_bytes(signed: Tensor, counts: Int64, dimension: int, quantizer: LowPrecision) -> Float64:
-    """Return the mean bytes (jobs,) of each message's stream from its code length, on the device."""
-    at = signed.nonzero()
-    owners, positions = at[:, 0].contiguous(), at[:, 1].contiguous()
-    values = signed[owners, positions].long()
-    placed = torch.from_numpy(counts).to(signed.device)
-    bits = gap_bits(owners, positions, values, placed, dimension)
-    if quantizer.levels > 1:
-        guess = gap_code.expected_excess(quantizer.levels, quantizer.bucket_size or dimension)
-        bits = bits + magnitude_bits(owners, values, placed, guess)
-    return stream_bytes(bits.cpu().numpy())
-
-
 def block_bits(nonzeros: Tensor, magnitudes: Tensor, dimension: int, block: int) -> Tensor:
     """Return about the bits of each message's body from its blocks: (jobs, blocks) to (jobs,)."""
     sizes = torch.full_like(nonzeros[:1], block, dtype=torch.float64)
@@ -108,10 +82,7 @@ def block_bits(nonzeros: Tensor, magnitudes: Tensor, dimension: int, block: int)
     return ((places + found * magnitude) / math.log(2) + found).sum(1)
 
 
-def _empty_bytes(dimension: int, quantizer: LowPrecision) -> float:
-    """Return the payload bytes of a message without non-zeros: its frame, and one byte that says so."""
-    return float(codec.estimate_payload_bytes([0, 0], [], [], **_shape(dimension, quantizer))[0])
-
-
-def _shape(dimension: int, quantizer: LowPrecision) -> dict[str, Any]:
-    return {"dimension": dimension, "levels": quantizer.levels, "bucket_size": quantizer.bucket_size}
+def _front_bytes(dimension: int, quantizer: LowPrecision) -> int:
+    """Return the payload bytes around a body: header, fields, norms, CRC."""
+    front = pack_header(GAP, dimension) + pack_fields(quantizer.levels, quantizer.bucket_size)
+    return len(front) + 4 * num_buckets(dimension, quantizer.bucket_size) + CRC_BYTES

@@ -1,0 +1,203 @@
+"""The code of signed levels: norms, then the levels, by gaps where they are sparse and by blocks elsewhere.
+
+content = levels | bucket_size | norms | body
+           varint |   varint   | 4 each|
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpaq.codec import block_code, gap_code
+from fedpaq.codec.accounting import message_bits, order0_entropy
+from fedpaq.codec.code import Code
+from fedpaq.codec.frame import BLOCK, GAP, Header, pack_varint, read_varint
+from fedpaq.config import require_int
+from fedpaq.errors import ConfigError, WireFormatError
+from fedpaq.quantizers.message import (
+    MAX_BUCKET_SIZE,
+    MAX_LEVELS,
+    Float64,
+    QuantizedBatch,
+    QuantizedMessage,
+    level_dtype,
+    num_buckets,
+)
+
+# The gap code is hardly ever longer, but above this many non-zeros, one coordinate in eight or denser,
+# the block code is ten times faster.
+BLOCK_NONZEROS = 2**18
+BLOCK_SPARSITY = 8
+Packed = list[tuple[int, bytes]]
+
+
+def pack(messages: Sequence[QuantizedMessage]) -> Packed:
+    """Return the content of each message; alike ones share a compiled call."""
+    if isinstance(messages, QuantizedBatch):
+        return _pack_batch(messages)
+    packed: Packed = []
+    start = 0
+    while start < len(messages):
+        stop = start + 1
+        while stop < len(messages) and _alike(messages[start], messages[stop]):
+            stop += 1
+        packed += _pack_batch(QuantizedBatch.stack(messages[start:stop]))
+        start = stop
+    return packed
+
+
+def pack_fields(levels: int, bucket_size: int | None) -> bytes:
+    """Return the bytes before the norms."""
+    return pack_varint(levels) + pack_varint(bucket_size or 0)
+
+
+def read(header: Header) -> Header:
+    """Return the header with levels, bucket size and norms taken out of its body, by arithmetic alone."""
+    body = header.body
+    levels, at = read_varint(body, 0, "levels", MAX_LEVELS)
+    if levels == 0:
+        raise WireFormatError(f"levels=0 of the payload is out of range; allowed: 1..{MAX_LEVELS}")
+    width, at = read_varint(body, at, "bucket_size", MAX_BUCKET_SIZE)
+    count = num_buckets(header.dimension, width or None)
+    stop = at + 4 * count
+    if stop > len(body):
+        raise WireFormatError(f"the payload ends before its {count} norms; it is truncated")
+    norms = np.frombuffer(body[at:stop], "<f4").astype(np.float32)
+    if not np.isfinite(norms).all() or np.signbit(norms).any():
+        raise WireFormatError("a norm of the payload is negative, infinite or NaN; it is corrupt")
+    return replace(header, levels=levels, bucket_size=width or None, norms=norms, body=body[stop:])
+
+
+def unpack(header: Header) -> QuantizedMessage:
+    """Return the message of a frame whose header was ``read``."""
+    if header.code == BLOCK:
+        signed = block_code.decode(header.body, header.dimension, header.levels)
+    else:
+        positions, values = _nonzeros(header)
+        signed = np.zeros(header.dimension, level_dtype(header.levels))
+        signed[positions] = values
+    return QuantizedMessage(signed, header.norms, header.levels, header.bucket_size)
+
+
+def add(header: Header, total: Float64, weight: float) -> None:
+    """Add weight * (the frame's message) to ``total``, touching only its non-zeros."""
+    if header.code == BLOCK:
+        unpack(header).add_to(total, weight)
+        return
+    positions, values = _nonzeros(header)
+    units = header.norms.astype(np.float64) / header.levels * weight
+    unit = units[0] if header.bucket_size is None else units[positions // header.bucket_size]
+    total[positions] += values * unit
+
+
+def describe(header: Header, message: QuantizedMessage) -> dict[str, Any]:
+    """Return what there is to see in a message of levels."""
+    levels = message.signed_levels
+    nonzeros, entropy = int((levels != 0).sum()), order0_entropy(levels)
+    fixed_width = message_bits(message.dimension, message.levels, bucket_size=message.bucket_size)
+    return {
+        "levels": message.levels,
+        "bucket_size": message.bucket_size,
+        "norms": len(message.norms),
+        "largest_norm": float(message.norms.max()),
+        "nonzeros": nonzeros,
+        "density": nonzeros / message.dimension,
+        "largest_level": int(abs(levels.astype(int)).max()),
+        "entropy_bytes": entropy / 8,
+        "payload_over_entropy": 8 * header.payload_bytes / entropy if entropy else None,
+        "fixed_width_bytes": fixed_width / 8,
+    }
+
+
+def suits_blocks(counts: npt.NDArray[np.int64], dimension: int) -> npt.NDArray[np.bool_]:
+    """Return which numbers of non-zeros call for the block code."""
+    return (counts >= BLOCK_NONZEROS) & (BLOCK_SPARSITY * counts >= dimension)
+
+
+def _alike(one: QuantizedMessage, other: QuantizedMessage) -> bool:
+    """Whether two messages may share a compiled call (large ones gain nothing and would be copied)."""
+    return (
+        one.signed_levels.shape == other.signed_levels.shape
+        and one.dimension <= 2**20
+        and one.levels == other.levels
+        and one.bucket_size == other.bucket_size
+        and one.signed_levels.dtype == other.signed_levels.dtype
+        and one.norms.shape == other.norms.shape
+    )
+
+
+def _pack_batch(batch: QuantizedBatch) -> Packed:
+    if not len(batch):
+        return []
+    batch = _checked(batch)
+    in_blocks = suits_blocks(batch.counts, batch.dimension)
+    if not in_blocks.any():
+        return _contents(GAP, batch, _gap_bodies(batch))
+    for_blocks, for_gaps = batch[np.flatnonzero(in_blocks)], batch[np.flatnonzero(~in_blocks)]
+    _refuse_beyond(batch.levels, for_blocks.signed_levels)
+    bodies = [block_code.encode(row, batch.levels) for row in for_blocks.signed_levels]
+    blocks = iter(_contents(BLOCK, for_blocks, bodies))
+    gaps = iter(_contents(GAP, for_gaps, _gap_bodies(for_gaps)))
+    return [next(blocks if in_block else gaps) for in_block in in_blocks]
+
+
+def _contents(code: int, batch: QuantizedBatch, bodies: list[bytes]) -> Packed:
+    front = pack_fields(batch.levels, batch.bucket_size)
+    return [
+        (code, b"".join((front, norms.tobytes(), body)))
+        for norms, body in zip(batch.norms, bodies, strict=True)
+    ]
+
+
+def _gap_bodies(batch: QuantizedBatch) -> list[bytes]:
+    if not len(batch):
+        return []
+    found, width = batch.nonzeros, batch.bucket_size or batch.dimension
+    if found is not batch.known_nonzeros:  # a quantizer knows its levels
+        _refuse_beyond(batch.levels, found.values)
+    streams = gap_code.encode_nonzeros(
+        found.ends, found.positions, found.values, batch.dimension, batch.levels, width
+    )
+    return [pack_varint(count) + stream for count, stream in zip(batch.counts.tolist(), streams, strict=True)]
+
+
+def _checked(batch: QuantizedBatch) -> QuantizedBatch:
+    """Return the batch in the types the coders take, or raise ConfigError."""
+    rows, levels = batch.signed_levels, batch.levels
+    require_int("levels", levels, 1, MAX_LEVELS)
+    if rows.ndim != 2 or rows.dtype.kind not in "iu":
+        raise ConfigError(
+            f"message.signed_levels of shape={rows.shape[1:]}, dtype={rows.dtype} is not a vector of integers; "
+            "pass (p,) of int8 or int16"
+        )
+    require_int("dimension", batch.dimension, 1)
+    if batch.bucket_size is not None:
+        require_int("bucket_size", batch.bucket_size, 1, MAX_BUCKET_SIZE)
+    norms = batch.norms.astype("<f4", copy=False)
+    expected = num_buckets(batch.dimension, batch.bucket_size)
+    if norms.shape[1:] != (expected,) or not np.isfinite(norms).all() or np.signbit(norms).any():
+        raise ConfigError(f"message.norms is not {expected} finite, non-negative numbers")
+    if rows.dtype == level_dtype(levels) and norms is batch.norms:
+        return batch
+    _refuse_beyond(levels, rows)  # before it is made to fit
+    return QuantizedBatch(rows.astype(level_dtype(levels)), norms, levels, batch.bucket_size)
+
+
+def _refuse_beyond(levels: int, signed: npt.NDArray[Any]) -> None:
+    if signed.size and (signed.max() > levels or signed.min() < -levels):
+        raise ConfigError(f"message.signed_levels exceeds levels={levels}; allowed: -{levels}..{levels}")
+
+
+def _nonzeros(header: Header) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int16]]:
+    """Return positions and levels of the non-zeros."""
+    count, at = read_varint(header.body, 0, "the number of non-zeros", header.dimension)
+    width = header.bucket_width
+    return gap_code.decode_nonzeros(header.body[at:], header.dimension, header.levels, width, count)
+
+
+CODE = Code(names={GAP: "gap", BLOCK: "block"}, pack=pack, unpack=unpack, read=read, add=add, describe=describe)

@@ -1,0 +1,45 @@
+"""The raw code: float32 values, little-endian, as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedpaq.codec.code import Code
+from fedpaq.codec.frame import CRC_BYTES, RAW, Header, pack_header
+from fedpaq.errors import ConfigError, WireFormatError
+from fedpaq.quantizers.message import RawMessage
+
+
+def raw_bytes(dimension: int) -> int:
+    """Return the length of a float32 payload, which needs no encoding: header, values, CRC."""
+    return len(pack_header(RAW, dimension)) + 4 * dimension + CRC_BYTES
+
+
+def pack(messages: Sequence[RawMessage]) -> list[tuple[int, bytes]]:
+    """Return the content of each message."""
+    return [(RAW, _content(message)) for message in messages]
+
+
+def _content(message: RawMessage) -> bytes:
+    with np.errstate(over="ignore"):
+        values = message.values.astype("<f4")
+    if not np.isfinite(values).all():
+        raise ConfigError("message.values holds NaN or infinity; a payload carries finite numbers")
+    return values.tobytes()
+
+
+def unpack(header: Header) -> RawMessage:
+    """Return the message of a raw frame."""
+    if len(header.body) != 4 * header.dimension:
+        raise WireFormatError(
+            f"a raw body of {len(header.body)} bytes does not hold dimension={header.dimension} float32"
+        )
+    values = np.frombuffer(header.body, "<f4").astype(np.float32)
+    if not np.isfinite(values).all():
+        raise WireFormatError("a raw payload holds NaN or infinity; it is corrupt")
+    return RawMessage(values)
+
+
+CODE = Code(names={RAW: "raw"}, pack=pack, unpack=unpack)

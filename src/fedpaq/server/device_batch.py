@@ -1,0 +1,102 @@
+"""Device batches: updates quantized on the GPU where they are, one class for each quantizer that can do so.
+
+The sum equals the CPU's to the bit. Messages are fetched only where somebody else must decode them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from fedpaq import codec
+from fedpaq.clients.work import LocalWork
+from fedpaq.hardware.devices import to_tensor
+from fedpaq.kernels import cuda
+from fedpaq.quantizers import Identity, LowPrecision, Message, QuantizedBatch, Quantizer
+from fedpaq.quantizers.update import as_float32
+from fedpaq.server.payload_sizes import estimated_bytes
+
+Float64 = npt.NDArray[np.float64]
+Usable = npt.NDArray[np.bool_]
+
+
+class DeviceBatch(Protocol):
+    """The messages of some work on a device."""
+
+    size_source: ClassVar[str]  # how payload bytes are known: ``encoded`` or ``estimated``
+
+    def add_to(self, total: Tensor, first_job: Tensor) -> None:
+        """Add to total (runs, p), in order; run j has the jobs first_job[j] : first_job[j + 1]."""
+
+    def payload_bytes(self) -> Float64:
+        """Return the length of each payload (jobs,)."""
+
+    def fetch(self) -> tuple[Sequence[Message], Usable]:
+        """Return the messages, and which of them (jobs,) are of finite updates; the others are zeros."""
+
+
+class LevelsOnDevice:
+    """Levels of ``LowPrecision``; payload sizes are estimated from them."""
+
+    size_source: ClassVar[str] = "estimated"
+
+    def __init__(self, quantizer: LowPrecision, updates: Tensor, work: LocalWork) -> None:
+        self._quantizer, self._dimension = quantizer, updates.shape[1]
+        seeds, clients = (to_tensor(values, updates.device) for values in (work.seeds, work.clients))
+        settings = quantizer.levels, quantizer.bucket_size
+        self._kernels = cuda.load("low_precision")
+        self._batch = self._kernels.quantize(updates, seeds, work.round, clients, *settings)
+
+    def add_to(self, total: Tensor, first_job: Tensor) -> None:
+        """Add to total (runs, p), in order."""
+        self._kernels.add_levels(self._batch, first_job, total)
+
+    def payload_bytes(self) -> Float64:
+        """Return the length of each payload (jobs,)."""
+        return estimated_bytes(self._batch, self._dimension, self._quantizer, self._kernels.BLOCK)
+
+    def fetch(self) -> tuple[QuantizedBatch, Usable]:
+        """Return the messages and which of them are usable."""
+        norms = self._batch.norms.cpu().numpy()
+        usable = np.isfinite(norms).all(axis=1)
+        signed = self._batch.signed_levels[:, : self._dimension].cpu().numpy()
+        signed[~usable], norms[~usable] = 0, 0.0
+        return QuantizedBatch(signed, norms, self._quantizer.levels, self._quantizer.bucket_size), usable
+
+
+class ValuesOnDevice:
+    """Updates as they are."""
+
+    size_source: ClassVar[str] = "encoded"  # the length of a float32 payload needs no estimate
+
+    def __init__(self, quantizer: Identity, updates: Tensor, work: LocalWork) -> None:
+        self._quantizer, self._updates, self._work = quantizer, updates, work
+
+    def add_to(self, total: Tensor, first_job: Tensor) -> None:
+        """Add to total (runs, p), in order."""
+        cuda.load("low_precision").add_updates(self._updates, first_job, total)
+
+    def payload_bytes(self) -> Float64:
+        """Return the length of each payload (jobs,)."""
+        return np.full(len(self._updates), float(codec.raw_bytes(self._updates.shape[1])))
+
+    def fetch(self) -> tuple[Sequence[Message], Usable]:
+        """Return the messages and which of them are usable."""
+        rows = as_float32(self._updates)
+        usable: Usable = np.asarray(np.isfinite(rows).all(axis=1))
+        rows[~usable] = 0.0
+        return self._quantizer.quantize_batch(rows, self._work.keys()), usable
+
+
+DEVICE_BATCHES: dict[type[Any], Any] = {LowPrecision: LevelsOnDevice, Identity: ValuesOnDevice}
+
+
+def device_batch(quantizer: Quantizer, updates: Any, work: LocalWork) -> DeviceBatch | None:
+    """Return the messages of updates on a GPU, or None where they are not, or their quantizer has no kernel."""
+    kind = DEVICE_BATCHES.get(type(quantizer)) if getattr(updates, "is_cuda", False) else None
+    batch: DeviceBatch | None = None if kind is None else kind(quantizer, updates, work)
+    return batch

@@ -1,0 +1,63 @@
+"""MeanAccumulator: the plain mean of a round, the same wherever fedpaq runs. Line 11 of Algorithm 1.
+
+Messages are added in client order in double precision and divided by their number. The simulator adds messages,
+several ranks and Flower add payloads, a GPU adds the sums it made: all through here, so they agree to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpaq import codec
+from fedpaq.kernels import numba as compiled
+from fedpaq.quantizers import Message, QuantizedBatch
+
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+SPARSE = 16  # with fewer than one non-zero in so many levels, only those are visited
+
+
+class MeanAccumulator:
+    """Adds up messages as they come: memory does not grow with r."""
+
+    def __init__(self, runs: int, dimension: int) -> None:
+        self._total, self._arrived = np.zeros((runs, dimension)), np.zeros(runs, np.int64)
+
+    def add(self, messages: Sequence[Message], run_of: Int64) -> None:
+        """Take in messages, in client order; message j belongs to run ``run_of[j]``."""
+        add_messages(messages, run_of, self._total)
+        np.add.at(self._arrived, run_of, 1)
+
+    def add_payload(self, payload: Any, run: int) -> None:
+        """Take in one payload, touching only its non-zeros; on WireFormatError everything is as it was."""
+        codec.accumulate(payload, self._total[run])
+        self._arrived[run] += 1
+
+    def add_sums(self, totals: Float64, counts: Int64) -> None:
+        """Take in what a device has added up: totals (runs, p) of ``counts`` messages each."""
+        self._total += totals
+        self._arrived += counts
+
+    def mean(self) -> Float64:
+        """Return what is added to the params of each run: (runs, p)."""
+        return self._total / self._arrived[:, None]
+
+
+def add_messages(messages: Sequence[Message], run_of: Int64, total: Float64) -> None:
+    """Add messages, in order, to the totals of their runs: (runs, p)."""
+    kernels = compiled.load("nonzeros")
+    if kernels is not None and isinstance(messages, QuantizedBatch):
+        width = messages.bucket_size or max(total.shape[1], 1)
+        units = np.asarray(messages.norms, np.float64) / messages.levels
+        if SPARSE * messages.counts.sum() < messages.signed_levels.size:
+            found = messages.nonzeros
+            kernels.add(found.ends, found.positions, found.values, units, width, run_of, total)
+        else:
+            compiled.load("low_precision").add_levels(messages.signed_levels, units, width, run_of, total)
+        return
+    for message, run in zip(messages, run_of, strict=True):
+        message.add_to(total[run])
