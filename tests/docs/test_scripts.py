@@ -188,23 +188,3 @@ def test_the_page_leaves_out_what_was_not_measured(performance, tmp_path, monkey
     assert "## A sweep as one batch" in page and "*P, 2 cores; Python 3, numpy 2.*" in page
     assert "| sweep, s=1 | 500 ms | 0.50 |" in page
     assert "| at most 0.4 of 40 NumPy runs | 0.50 | **no** |" in page
-
-
-def test_the_example_s_rotation_is_orthonormal_and_its_own_inverse():
-    example = loaded("examples", "own_quantizer")
-    matrix = np.stack([example.hadamard(row) for row in np.eye(8)])
-    np.testing.assert_allclose(matrix @ matrix.T, np.eye(8), atol=1e-12)
-    np.testing.assert_allclose(np.abs(matrix), 1 / np.sqrt(8))
-    x = np.random.default_rng(0).standard_normal(16)
-    np.testing.assert_allclose(example.hadamard(example.hadamard(x)), x, atol=1e-12)
-
-
-@pytest.mark.parametrize("size", [1, 3, 8])
-def test_the_example_s_quantizer_keeps_zero_and_is_the_same_for_the_same_key(size):
-    quantizer = loaded("examples", "own_quantizer").RotatedOneBit()
-    zero = quantizer.quantize(np.zeros(size, np.float32), key=fedpaq.Key(seed=1))
-    assert not zero.values.any() and zero.values.shape == (size,)
-    x = np.arange(1, size + 1, dtype=np.float32)
-    one, again = (quantizer.quantize(x, key=fedpaq.Key(seed=1)).values for _ in range(2))
-    np.testing.assert_array_equal(one, again)
-    assert one.dtype == np.float32

@@ -11,7 +11,7 @@ point of the group ``fedpaq.quantizers`` in the package that holds it, which the
 from __future__ import annotations
 
 import functools
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -78,10 +78,10 @@ def text_of(quantizer: Any) -> str:
         (name for name, kind in QUANTIZERS.items() if kind is type(quantizer)), type(quantizer).__qualname__
     )
     settings = []
-    for field in fields(quantizer) if is_dataclass(quantizer) else ():
+    for at, field in enumerate(fields(quantizer) if is_dataclass(quantizer) else ()):
         value = getattr(quantizer, field.name)
-        if field.default is MISSING or value != field.default:
-            settings.append(f"{value}" if field.default is MISSING else f"{field.name}={value}")
+        if value is not None and (at == 0 or value != field.default):
+            settings.append(f"{value}" if at == 0 else f"{field.name}={value}")
     return f"{name}:{','.join(settings)}" if settings else name
 
 
@@ -102,8 +102,5 @@ def _number(text: str, value: str) -> float:
 def _usage(name: str, kind: type[Any]) -> str:
     """Return how to write a quantizer's settings."""
     settings = fields(kind) if is_dataclass(kind) else ()
-    words = [
-        field.name.upper() if field.default is MISSING else f"[{field.name}={field.name.upper()}]"
-        for field in settings
-    ]
+    words = [field.name.upper() if at == 0 else f"[{field.name}=...]" for at, field in enumerate(settings)]
     return f"{name}:{','.join(words)}" if words else name
