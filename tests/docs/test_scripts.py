@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import fedpaq
 from fedpaq.experiments import FIGURES
 from fedpaq.problems import datasets
 from repository import ROOT
