@@ -161,7 +161,7 @@ class FedPAQ(Strategy):
         state, opened = self._begun(), self._open
         if opened is None or opened.server_round != server_round:
             raise ConfigError(f"server_round={server_round} was not opened; call configure_train first")
-        rules = Rules(state.layout, self.quantizer, self.max_update_norm)
+        rules = Rules(state.layout, self.quantizer, self.max_update_norm, self.seed, server_round - 1)
         closed = opened.close(replies, rules, self.aggregation)
         closed.log()
         params, exact = state.params, state.exact
