@@ -8,19 +8,13 @@ from flwr.app import MetricRecord
 
 import fedpaq
 from fedpaq import CheckpointError
-from fedpaq.flower import FedPAQ, exchange, quantize_mod, roster
+from fedpaq.flower import FedPAQ, quantize_mod
 from fedpaq.server.aggregation import ClippedMean
 from fedpaq.storage import checkpoint
 from flower.flower_apps import drifting_app, problem_app, record
 from flower.in_process_grid import InProcessGrid
 
 pytestmark = pytest.mark.flower
-
-
-@pytest.fixture(autouse=True)
-def brisk(monkeypatch):
-    monkeypatch.setattr(exchange, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(roster, "POLL_SECONDS", 0.01)
 
 
 def strategy_of(config, problem, **settings):

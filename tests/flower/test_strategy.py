@@ -10,21 +10,15 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
 import fedpaq
 from fedpaq import ConfigError, DivergedError, codec
-from fedpaq.flower import FedPAQ, exchange, quantize_mod, roster
+from fedpaq.flower import FedPAQ, exchange, quantize_mod
 from fedpaq.quantizers import LowPrecision
 from fedpaq.randomness import Key, sample_without_replacement
 from fedpaq.server.aggregation import TrimmedMean
-from flower.flower_apps import drifting_app, forged, payload_of, problem_app, record
+from flower.flower_apps import drifting_app, forged, payload_of, problem_app, quantizing, record
 from flower.in_process_grid import InProcessGrid
 from small_problems import make_problem
 
 pytestmark = pytest.mark.flower
-
-
-@pytest.fixture(autouse=True)
-def brisk(monkeypatch):
-    monkeypatch.setattr(exchange, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(roster, "POLL_SECONDS", 0.01)
 
 
 def vector(size=40):
@@ -398,3 +392,26 @@ def test_closing_a_round_takes_memory_for_the_model_not_for_the_clients():
     tracemalloc.stop()
     assert len(strategy.history[0].counted) == clients
     assert peak < 60 * dimension  # float32 updates of all clients would take 160 bytes a parameter
+
+
+def test_closing_a_round_that_was_not_opened_says_what_to_call_first():
+    strategy = FedPAQ(clients_per_round=1)
+    with pytest.raises(ConfigError, match="call start, or configure_train first"):
+        strategy.aggregate_train(1, [])
+    list(strategy.configure_train(1, record(w=np.zeros(2, np.float32)), ConfigRecord(), quantizing(1)))
+    with pytest.raises(ConfigError, match="server_round=2 was not opened"):
+        strategy.aggregate_train(2, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("patience", -1.0),
+        ("fraction_evaluate", float("nan")),
+        ("gradients_per_client", 0),
+        ("deadline", "soon"),
+    ],
+)
+def test_further_settings_are_checked_by_name(name, value):
+    with pytest.raises(ConfigError, match=f"^{name}="):
+        FedPAQ(clients_per_round=2, **{name: value})
