@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import tomllib
 
 import pytest
@@ -42,3 +43,11 @@ def test_a_deployment_asks_nothing_of_the_outside_world(tmp_path):
     given_to = deployment._environment
     assert given_to["FLWR_TELEMETRY_ENABLED"] == "0" and given_to["FLWR_DISABLE_UPDATE_CHECK"] == "1"
     assert given_to["FLWR_HOME"] == str(tmp_path.resolve() / "flwr-home") and given_to["EXTRA"] == "1"
+
+
+def test_a_restarted_process_continues_its_log_and_a_new_deployment_begins_one(tmp_path):
+    for word in ("first", "second"):
+        deployment = Loopback(tmp_path, num_supernodes=1)
+        for _ in range(2):
+            deployment._start("node", [sys.executable, "-S", "-c", f"print('{word}')"]).wait()
+        assert deployment.log("node").split() == [word, word]
