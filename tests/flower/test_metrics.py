@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from fedpaq import CostModel
 from fedpaq.flower.metrics import Pricing, mean_metrics, round_metrics
-from flower.made_replies import SIZE, closed_with, payload, update
+from fedpaq.flower.replies import Rules
+from fedpaq.flower.rounds import OpenRound
+from flower.made_replies import SIZE, WITH_EXACT, closed_with, payload, question, reply_to, update
 
 pytestmark = pytest.mark.flower
 
@@ -77,3 +79,11 @@ def test_only_metrics_that_all_report_in_one_shape_are_averaged():
 def test_a_client_with_no_weight_beside_weighted_ones_does_not_count():
     reports = [MetricRecord({"loss": 1.0, "n": 2}), MetricRecord({"loss": 9.0, "n": -4})]
     assert mean_metrics(reports, "n") == {"loss": 1.0}
+
+
+def test_times_smaller_counts_the_exact_arrays_on_both_sides():
+    data, exact = payload(update(0, 3)), bytes(WITH_EXACT.exact_bytes)
+    closed = OpenRound(1, {0: question(0)}).close([reply_to(question(0), data, exact)], Rules(WITH_EXACT))
+    metrics = round_metrics(closed, WITH_EXACT.dimension, None)
+    assert metrics["fedpaq-exact-bytes"] == 16 and metrics["fedpaq-float32-bytes"] == 12
+    assert metrics["fedpaq-times-smaller"] == (12 + 16) / (len(data) + 16)

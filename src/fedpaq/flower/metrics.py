@@ -11,6 +11,7 @@ from flwr.app import MetricRecord
 
 from fedpaq.cost_model import CostModel
 from fedpaq.flower.rounds import ClosedRound
+from fedpaq.flower.state import RoundRecord
 
 Metrics = dict[str, Any]  # numbers and lists of numbers
 
@@ -40,7 +41,7 @@ def mean_metrics(reports: Sequence[MetricRecord], weighted_by: str) -> Metrics:
 
 @dataclass(frozen=True)
 class Pricing:
-    """How to model a round's time: the network, and tau B gradients a client where that is known."""
+    """How to model a round's time: the network, and tau B gradients per client where that is known."""
 
     cost_model: CostModel
     gradients_per_client: int | None
@@ -59,19 +60,36 @@ class Pricing:
         return seconds
 
 
+def record_of(closed: ClosedRound, dimension: int, weighted_by: str, pricing: Pricing | None) -> RoundRecord:
+    """Return what is kept of a round."""
+    reported = mean_metrics([upload.metrics for upload in closed.counted], weighted_by)
+    return RoundRecord(
+        server_round=closed.server_round,
+        asked=closed.asked,
+        counted=[upload.client for upload in closed.counted],
+        rejected=closed.rejected,
+        late=closed.late,
+        metrics=reported | round_metrics(closed, dimension, pricing),
+    )
+
+
 def round_metrics(closed: ClosedRound, dimension: int, pricing: Pricing | None) -> Metrics:
-    """Return clients and bytes of a round; ``times-smaller`` compares with float32."""
+    """Return clients and bytes of a round.
+
+    ``times-smaller`` compares whole uploads, payload and exact arrays, with float32 and exact arrays.
+    """
     uploads = closed.counted
     payload, raw = sum(len(upload.payload) for upload in uploads), 4 * dimension * len(uploads)
+    exact = sum(len(upload.exact) for upload in uploads)
     values: Metrics = {
         "fedpaq-clients-asked": len(closed.asked),
         "fedpaq-clients-counted": len(uploads),
         "fedpaq-clients-rejected": len(closed.rejected),
         "fedpaq-clients-late": len(closed.late),
         "fedpaq-payload-bytes": payload,
-        "fedpaq-exact-bytes": sum(len(upload.exact) for upload in uploads),
+        "fedpaq-exact-bytes": exact,
         "fedpaq-float32-bytes": raw,
-        "fedpaq-times-smaller": raw / payload if payload else 0.0,
+        "fedpaq-times-smaller": (raw + exact) / (payload + exact) if payload else 0.0,
     }
     if pricing is not None:
         values["fedpaq-modelled-seconds"] = pricing.seconds(closed, dimension)
