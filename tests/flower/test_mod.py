@@ -122,7 +122,7 @@ def test_flower_s_fedavg_logs_what_the_mod_misses(caplog):
 def test_another_version_of_the_protocol_is_named():
     message = train_message(record(w=np.zeros(3, np.float32)))
     message.content[protocol.RECORD]["version"] = 2
-    with pytest.raises(ConfigError, match=r"version=2 .* this side 1; install the same fedpaq"):
+    with pytest.raises(ConfigError, match=r"version=2 .* this side uses 1; install the same fedpaq"):
         drifting_app(quantize_mod(levels=1))(message, context())
 
 

@@ -9,6 +9,7 @@ from flwr.app import ConfigRecord, Error, Message
 
 from fedpaq import ConfigError
 from fedpaq.flower import protocol, roster
+from fedpaq.randomness import Key
 from flower.flower_apps import quantizing
 
 pytestmark = pytest.mark.flower
@@ -68,8 +69,16 @@ def test_after_patience_the_least_is_enough_and_the_missing_are_not_awaited_agai
     assert list(book.gather(grid, 3, 1, 2.0)) == [0, 1]
     assert caplog.text == ""  # at once: nobody was awaited
     grid.offline = set()
-    assert list(book.gather(grid, 3, 1, 2.0)) == [0, 1, 2]  # but welcome
+    assert list(book.gather(grid, 3, 1, 2.0)) == [0, 1, 2]  # it may still join
 
 
 def test_with_enough_clients_patience_is_not_needed():
     assert list(roster.Roster().gather(quantizing(4), 2, 1, 2.0)) == [0, 1, 2, 3]
+
+
+def test_a_draw_returns_distinct_clients_with_their_nodes_and_all_where_there_are_fewer():
+    present = {4: 1001, 7: 1002, 9: 1000}
+    found = roster.draw(present, 2, Key(seed=1, round=3))
+    assert found.items() <= present.items() and len(found) == 2
+    assert found == roster.draw(present, 2, Key(seed=1, round=3))
+    assert roster.draw(present, 8, Key(seed=1)) == present

@@ -1,4 +1,7 @@
-"""Metrics of a round, as plain numbers for Flower's MetricRecord: what clients reported, what it cost."""
+"""Metrics of a round, as plain numbers for Flower's MetricRecord: what clients reported, what it cost.
+
+Metrics are weighted, by default by examples. The model's mean is not: see mean.py.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,7 @@ import numpy as np
 from flwr.app import MetricRecord
 
 from fedpaq.cost_model import CostModel
-from fedpaq.flower.rounds import ClosedRound
-from fedpaq.flower.state import RoundRecord
+from fedpaq.flower.rounds import ClosedRound, RoundRecord
 
 Metrics = dict[str, Any]  # numbers and lists of numbers
 
@@ -19,7 +21,7 @@ Metrics = dict[str, Any]  # numbers and lists of numbers
 def mean_metrics(reports: Sequence[MetricRecord], weighted_by: str) -> Metrics:
     """Return the mean of every metric that all clients report, weighted as Flower's FedAvg does.
 
-    Where no client gives a usable weight, all count alike. A list whose length differs between
+    Where no client gives a usable weight, all have the same. A list whose length differs between
     clients is left out.
 
     >>> mean_metrics([MetricRecord({"loss": 1.0, "n": 1}), MetricRecord({"loss": 3.0, "n": 3})], "n")
@@ -48,7 +50,7 @@ class Pricing:
     seed: int
 
     def seconds(self, closed: ClosedRound, dimension: int) -> float:
-        """Return what the round would take: all uploads share the bandwidth, the slowest client counts."""
+        """Return what the round would take: all uploads share the bandwidth, the server waits for the slowest client."""
         bits = 8 * sum(len(upload.payload) for upload in closed.counted)
         seconds = self.cost_model.communication_seconds(bits, dimension)
         if self.gradients_per_client is not None and closed.counted:

@@ -98,3 +98,15 @@ class ClosedRound:
         """Say whose upload did not count, and why."""
         for fault in self.faults():
             log.warning("round=%d: %s", self.server_round, fault)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundRecord:
+    """What is kept of a round: who was asked, whose upload counted, and why others did not."""
+
+    server_round: int  # as Flower counts, from 1; FedPAQ's round is one less
+    asked: list[int]
+    counted: list[int]
+    rejected: dict[int, str]
+    late: list[int]
+    metrics: dict[str, Any]

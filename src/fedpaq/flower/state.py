@@ -6,6 +6,7 @@ since a strategy may change them from round to round, as Flower's learning-rate 
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import uuid
@@ -21,26 +22,16 @@ from flwr.serverapp.strategy import Result
 from fedpaq.errors import CheckpointError, ConfigError
 from fedpaq.flower import protocol
 from fedpaq.flower.layout import Arrays, Float32, Layout, as_record
+from fedpaq.flower.rounds import RoundRecord
 from fedpaq.storage import checkpoint
 
+log = logging.getLogger("flwr")
 KIND = "fedpaq-flower-2"
 SIDES = ("clients", "server")  # where an evaluation was made
 CONFIGS = ("train_config", "evaluate_config")
 ROUND = "server-round"  # the entry of a config that each round sets anew
 
 Path = str | os.PathLike[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundRecord:
-    """What happened in one round: who was asked, whose upload counted, and why others did not."""
-
-    server_round: int  # as Flower counts, from 1; FedPAQ's round is one less
-    asked: list[int]
-    counted: list[int]
-    rejected: dict[int, str]
-    late: list[int]
-    metrics: dict[str, Any]
 
 
 @dataclass
@@ -59,6 +50,7 @@ class State:
     evaluations: dict[str, dict[int, dict[str, Any]]] = field(
         default_factory=lambda: {side: {} for side in SIDES}
     )
+    _changed: bool = False  # whether a model from outside was ever adopted
 
     @classmethod
     def begin(
@@ -95,12 +87,18 @@ class State:
         return ArrayRecord({protocol.PACKED: packed})
 
     def adopt(self, record: ArrayRecord) -> bool:
-        """Take the model given as x_k; return whether it differs from the one held."""
+        """Take the model given as x_k; return whether it differs from the one held.
+
+        What a subclass or a wrapper made of the mean is thus what clients get.
+        """
         arrays = self.layout.read(record)
         if self.layout.pack(arrays) == self.layout.pack(self.arrays()):
             return False  # and a float32 copy of a float16 model stays as precise as it is
         _require_finite(arrays, "the model given to the strategy")
         self.params, self.exact = self.layout.vector(arrays), self.layout.exact(arrays)
+        if not self._changed:
+            log.info("the model was changed outside FedPAQ's mean (said once); clients get the changed one")
+        self._changed = True
         return True
 
     def advance(self, record: RoundRecord, params: Float32, exact: bytes) -> None:
@@ -228,10 +226,10 @@ def _entries(config: ConfigRecord) -> dict[str, str]:
     return {key: repr(value) for key, value in config.items() if key != ROUND}
 
 
-def _require_finite(arrays: Arrays, whose: str) -> None:
+def _require_finite(arrays: Arrays, model: str) -> None:
     for name, values in arrays.items():
         if values.dtype.kind == "f" and not np.isfinite(values).all():
-            raise ConfigError(f"array {name!r} of {whose} holds NaN or infinity")
+            raise ConfigError(f"array {name!r} of {model} holds NaN or infinity")
 
 
 def _finite(values: Any) -> Any:

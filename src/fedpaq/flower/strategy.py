@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -28,23 +28,22 @@ from flwr.serverapp.strategy import Result, Strategy
 from fedpaq.config import require_int, require_positive
 from fedpaq.cost_model import CostModel
 from fedpaq.errors import ConfigError
-from fedpaq.flower.exchange import ask
 from fedpaq.flower.layout import EXACT
+from fedpaq.flower.loop import EvaluateFn, Loop
 from fedpaq.flower.metrics import Pricing, mean_metrics, record_of
 from fedpaq.flower.replies import Rules
-from fedpaq.flower.roster import Roster
-from fedpaq.flower.rounds import OpenRound
-from fedpaq.flower.state import ROUND, RoundRecord, State
+from fedpaq.flower.roster import Roster, draw
+from fedpaq.flower.rounds import OpenRound, RoundRecord
+from fedpaq.flower.state import ROUND, State
 from fedpaq.flower.wrappers import refuse_what_cannot_work
 from fedpaq.quantizers import Quantizer
 from fedpaq.quantizers.registry import parse
-from fedpaq.randomness import Key, sample_without_replacement
+from fedpaq.randomness import Key
 from fedpaq.server.aggregation import Aggregation
 from fedpaq.storage import checkpoint as checkpoints
 from fedpaq.storage.lock import hold
 
 log = logging.getLogger("flwr")
-EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 TTL_SLACK = 60.0  # seconds; the strategy watches the deadline, not the SuperLink
 EVALUATION = 1  # "client" of the stream that draws who evaluates; participants use 0
 
@@ -105,7 +104,6 @@ class FedPAQ(Strategy):
         self._state: State | None = None
         self._open: OpenRound | None = None
         self._failed = 0  # rounds in a row with too few replies
-        self._adopted = False  # whether a model from outside was ever adopted
 
     @property
     def history(self) -> list[RoundRecord]:
@@ -132,24 +130,11 @@ class FedPAQ(Strategy):
             "train_config": ConfigRecord() if train_config is None else train_config,
             "evaluate_config": ConfigRecord() if evaluate_config is None else evaluate_config,
         }
-        seconds = min(self.deadline, timeout)
         with nullcontext() if self.checkpoint is None else hold(self.checkpoint):
             state = self._begin(initial_arrays, configs)
             self.summary()
-            if evaluate_fn and not state.rounds_done:
-                state.note("server", 0, evaluate_fn(0, initial_arrays))
-            if state.evaluated < state.rounds_done:  # interrupted before that round was evaluated
-                self._evaluate(state, grid, seconds, evaluate_fn)
-            for at in range(state.rounds_done + 1, num_rounds + 1):
-                log.info("[ROUND %d/%d]", at, num_rounds)
-                before = state.record()
-                messages = list(self.configure_train(at, before, state.configs["train_config"], grid))
-                arrays, metrics = self.aggregate_train(at, ask(grid, messages, seconds))
-                self._adopt(before if arrays is None else arrays)
-                state.report(metrics)
-                self._save()
-                self._evaluate(state, grid, seconds, evaluate_fn)
-            self._save()
+            seconds = min(self.deadline, timeout)
+            Loop(self, state, grid, seconds, evaluate_fn, self.checkpoint).run(num_rounds)
             return state.result()
 
     def configure_train(
@@ -160,15 +145,11 @@ class FedPAQ(Strategy):
             refuse_what_cannot_work(self.checkpoint)
             self._begin(arrays)
         state = self._begun()
-        self._adopt(arrays)
+        state.adopt(arrays)
         present = self._roster.gather(grid, self.num_clients, self.min_replies, self.patience)
-        clients = list(present)
-        key = Key(seed=self.seed, round=server_round - 1)
-        drawn = sample_without_replacement(key, len(clients), min(self.clients_per_round, len(clients)))
-        participants = [clients[at] for at in drawn]
-        log.info("round=%d: clients %s of %d present", server_round, participants, len(clients))
+        asked = draw(present, self.clients_per_round, Key(seed=self.seed, round=server_round - 1))
+        log.info("round=%d: clients %s of %d present", server_round, list(asked), len(present))
         config[ROUND] = server_round
-        asked = {client: present[client] for client in participants}
         content = {self.arrayrecord_key: state.packed(), self.configrecord_key: config}
         self._open = OpenRound.ask(server_round, asked, content, self.seed, state.layout, self._ttl)
         return list(self._open.asked.values())
@@ -180,9 +161,8 @@ class FedPAQ(Strategy):
         state, opened = self._begun(), self._open
         if opened is None or opened.server_round != server_round:
             raise ConfigError(f"server_round={server_round} was not opened; call configure_train first")
-        closed = opened.close(
-            replies, Rules(state.layout, self.quantizer, self.max_update_norm), self.aggregation
-        )
+        rules = Rules(state.layout, self.quantizer, self.max_update_norm)
+        closed = opened.close(replies, rules, self.aggregation)
         closed.log()
         params, exact = state.params, state.exact
         if len(closed.counted) >= self.min_replies:
@@ -212,9 +192,8 @@ class FedPAQ(Strategy):
         present = self._roster.present(grid) if self.fraction_evaluate else {}
         if not present:
             return []
-        count = min(len(present), max(1, math.floor(self.fraction_evaluate * len(present))))
-        key = Key(seed=self.seed, round=server_round - 1, client=EVALUATION)
-        nodes = [list(present.values())[at] for at in sample_without_replacement(key, len(present), count)]
+        count = max(1, math.floor(self.fraction_evaluate * len(present)))
+        nodes = draw(present, count, Key(seed=self.seed, round=server_round - 1, client=EVALUATION)).values()
         config[ROUND] = server_round
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
         kind, group = MessageType.EVALUATE, str(server_round)
@@ -233,14 +212,16 @@ class FedPAQ(Strategy):
 
     def summary(self) -> None:
         """Log the settings."""
-        log.info(
-            "FedPAQ: clients_per_round=%d of num_clients=%d, seed=%d, deadline=%g s, min_replies=%d",
-            self.clients_per_round,
-            self.num_clients,
-            self.seed,
-            self.deadline,
-            self.min_replies,
+        names = (
+            "clients_per_round",
+            "num_clients",
+            "seed",
+            "deadline",
+            "patience",
+            "min_replies",
+            "checkpoint",
         )
+        log.info("FedPAQ: %s", ", ".join(f"{name}={getattr(self, name)}" for name in names))
         if self._state is not None:
             state = self._state
             log.info("run=%s: p=%d, from round %d", state.run, state.layout.dimension, state.rounds_done + 1)
@@ -279,27 +260,6 @@ class FedPAQ(Strategy):
             raise ConfigError("the strategy has no model yet; call start, or configure_train first")
         return self._state
 
-    def _adopt(self, arrays: ArrayRecord) -> None:
-        """Make the model given x_k: what a subclass or a wrapper made of the mean is what clients get."""
-        if self._begun().adopt(arrays) and not self._adopted:
-            self._adopted = True
-            log.info(
-                "the model was changed outside FedPAQ's mean (said once); clients train on the changed one"
-            )
-
-    def _evaluate(self, state: State, grid: Grid, seconds: float, evaluate_fn: EvaluateFn | None) -> None:
-        """Evaluate the last round, on clients and on the server."""
-        at, arrays = state.rounds_done, state.record()
-        messages = list(self.configure_evaluate(at, arrays, state.configs["evaluate_config"], grid))
-        state.note("clients", at, self.aggregate_evaluate(at, ask(grid, messages, seconds)))
-        if evaluate_fn:
-            state.note("server", at, evaluate_fn(at, arrays))
-        state.evaluated = at
-
     @property
     def _ttl(self) -> float:
         return self.deadline + TTL_SLACK
-
-    def _save(self) -> None:
-        if self.checkpoint is not None:
-            self._begun().save(self.checkpoint)

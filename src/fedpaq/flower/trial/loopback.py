@@ -3,9 +3,9 @@
     with Loopback(folder, num_supernodes=4, tls=True) as deployment:
         deployment.run("examples/flower-mnist", num_rounds=3)
 
-Every process is started here and ended here, by its id, with all it has started itself; nothing is
-left behind, also after an error, and a watchdog sees to it if this process is killed. Logs stay in
-``folder``. Nothing outside this machine is contacted.
+Every process is started here and ended here, with all the processes it has started itself. Nothing
+is left behind, even after an error; a watchdog ends everything if this process is killed. Logs stay
+in ``folder``. Nothing outside this machine is contacted.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Loopback:
         return self._flwr(self._run_command(app, run_config), f"run-{self._runs}", timeout)
 
     def start_run(self, app: str | os.PathLike[str], **run_config: Any) -> psutil.Popen:
-        """Start a Flower app and return the process that streams its log, without waiting."""
+        """Start a Flower app and return the process that streams its log, without waiting for it."""
         self._runs += 1
         return self._start(f"run-{self._runs}", ["flwr", *self._run_command(app, run_config)])
 

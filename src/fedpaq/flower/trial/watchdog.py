@@ -2,8 +2,8 @@
 
     python -m fedpaq.flower.trial.watchdog FLWR_HOME      waits for the end of its standard input
 
-Every process of a deployment carries its own ``FLWR_HOME`` in its environment, also one that was
-orphaned; where the system shows environments, none can hide.
+Every process of a deployment has the deployment's own ``FLWR_HOME`` in its environment. So orphans
+are found too.
 """
 
 from __future__ import annotations
