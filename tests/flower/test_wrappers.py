@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, MetricRecord
-from flwr.clientapp.mod import fixedclipping_mod
+from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideFixedClipping,
@@ -123,6 +123,21 @@ def test_clipping_happens_before_quantizing():
     wrapper = clipped(FedPAQ(clients_per_round=2, fraction_evaluate=0.0), 0.0, clipping_norm=0.5)
     result = wrapper.start(grid, record(w=np.zeros(400, np.float32)), num_rounds=1)
     assert np.linalg.norm(result.arrays["w"].numpy()) == pytest.approx(0.5, rel=1e-5)  # without: 3.0
+
+
+def test_local_noise_is_added_before_quantizing():
+    noisy = LocalDpMod(clipping_norm=0.5, sensitivity=1.0, epsilon=1.0, delta=1.25 * np.exp(-0.5))  # stdev 1
+    grid = InProcessGrid(drifting_app(quantize_mod(levels=None), noisy), 1)
+    strategy = FedPAQ(clients_per_round=1, fraction_evaluate=0.0)
+    result = strategy.start(grid, record(w=np.zeros(400, np.float32)), num_rounds=1)
+    assert result.arrays["w"].numpy().std() == pytest.approx(1.0, abs=0.2)  # 5 standard errors are 0.18
+
+
+@pytest.mark.parametrize("mod", [fixedclipping_mod, LocalDpMod(1.0, 1.0, 1.0, 0.1)])
+def test_the_wrong_order_of_mods_is_named(mod):
+    grid = InProcessGrid(drifting_app(mod, quantize_mod(levels=1)), 2)
+    with pytest.raises(ConfigError, match="or not the first of the mods"):
+        FedPAQ(clients_per_round=2).start(grid, vector(), num_rounds=1)
 
 
 def test_server_side_clipping_is_refused_before_any_work():

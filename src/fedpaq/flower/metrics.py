@@ -50,7 +50,7 @@ class Pricing:
     seed: int
 
     def seconds(self, closed: ClosedRound, dimension: int) -> float:
-        """Return what the round would take: all uploads share the bandwidth, the server waits for the slowest client."""
+        """Return what the round would take: uploads share the bandwidth; the server waits for the slowest."""
         bits = 8 * sum(len(upload.payload) for upload in closed.counted)
         seconds = self.cost_model.communication_seconds(bits, dimension)
         if self.gradients_per_client is not None and closed.counted:

@@ -23,8 +23,8 @@ NODE_UNAVAILABLE = 5  # Flower's error code for a node that went offline before 
 SAY_EVERY = 10.0  # seconds between two log lines while waiting for clients
 
 NO_MOD = (
-    "is quantize_mod missing? The strategy is FedPAQ, so the ClientApp must be "
-    "ClientApp(mods=[fedpaq.flower.quantize_mod(levels=1)])"
+    "is quantize_mod missing, or not the first of the mods? The strategy is FedPAQ, so the ClientApp must be "
+    "ClientApp(mods=[fedpaq.flower.quantize_mod(levels=1)]), with other mods after it"
 )
 
 
