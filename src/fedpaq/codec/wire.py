@@ -102,8 +102,8 @@ def decode(payload: Any, *, dimension: int | None = None, key: Key | None = None
 def accumulate(payload: Any, total: Float64, weight: float = 1.0, *, key: Key | None = None) -> None:
     """Add weight * (the payload's message) to ``total`` (p,), touching only its non-zeros.
 
-    Equal to the bit to ``decode(payload, key=key).add_to(total, weight)``. A payload that raises WireFormatError
-    leaves ``total`` as it was.
+    Equal to the bit to ``decode(payload, key=key).add_to(total, weight)``. A payload that raises
+    WireFormatError leaves ``total`` as it was.
     """
     if not isinstance(total, np.ndarray) or total.dtype != np.float64 or total.ndim != 1:
         raise ConfigError("total is not a float64 vector; pass np.zeros(dimension)")
