@@ -82,4 +82,4 @@ def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     try:
         return np.lib.format.read_array_header_1_0(stream, max_header_size=HEADER_BYTES)
     except Exception as error:  # SyntaxError, TypeError, ...: whatever Python's own parsers raise
-        raise ValueError(f"an array's header cannot be read: {str(error).splitlines()[0]}") from error
+        raise ValueError(f"an array's header cannot be read: {str(error)[:100]}") from error
