@@ -135,7 +135,7 @@ PROBLEMS = {
         _mnist_logistic, None, 0.5, "regularised logistic regression, MNIST digits 0 and 8 (bundled), p = 785"
     ),
     # The paper gives no width for its one-hidden-layer networks. 128 makes 101,770 parameters, the
-    # size of its CIFAR-10 network; 100 is one unit a label, so that the layer is no bottleneck.
+    # size of its CIFAR-10 network; 100 is one unit per label, so the layer is not a bottleneck.
     "fashion-mlp": ProblemEntry(
         DenseClassifier("fashion-mnist", (128,)),
         "fashion-mnist",
