@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fedpaq.planner import plan
     from fedpaq.problems import Problem
     from fedpaq.quantizers import Identity, LowPrecision
+    from fedpaq.quantizers.rotated import Rotated
     from fedpaq.randomness import Key
     from fedpaq.run.history import History, Record
 
@@ -51,6 +52,7 @@ _HOME = {
     "Problem": "problems",
     "Identity": "quantizers",
     "LowPrecision": "quantizers",
+    "Rotated": "quantizers.rotated",
     "Key": "randomness",
     "CheckpointError": "errors",
     "ConfigError": "errors",

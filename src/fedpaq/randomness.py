@@ -48,6 +48,10 @@ class Purpose(IntEnum):
     CHECK = 8
     MODULE = 9
     DITHER_LOW = 10
+    ROTATION = 11
+    ROTATION_AGAIN = 12
+    ROTATION_THIRD = 13
+    SCALE = 14
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ LAYERS = [
     {"randomness", "hardware"},
     {"problems", "quantizers"},
     {"codec", "cost_model"},
-    {"clients", "downlink"},
+    {"clients", "downlink", "quantizers.rotated"},
     {"server", "theory"},
     {"run"},
     {"algorithm"},

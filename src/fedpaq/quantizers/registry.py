@@ -2,6 +2,8 @@
 
     low-precision:4                     LowPrecision(4)
     low-precision:4,bucket_size=128     LowPrecision(4, bucket_size=128)
+    rotated:0.03                        Rotated(bits=0.03)
+    rotated:payload_bytes=300           Rotated(payload_bytes=300)
     none                                Identity()
 
 A quantizer from elsewhere joins by one line: ``QUANTIZERS["my-name"] = MyQuantizer`` in Python, or an entry
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import fields, is_dataclass
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from fedpaq.errors import ConfigError, unknown_name
@@ -20,7 +22,11 @@ from fedpaq.quantizers.identity import Identity
 from fedpaq.quantizers.low_precision import LowPrecision
 
 GROUP = "fedpaq.quantizers"
-QUANTIZERS: dict[str, type[Any]] = {"low-precision": LowPrecision, "none": Identity}
+QUANTIZERS: dict[str, Any] = {  # a class, or where to find it when it is first needed
+    "low-precision": LowPrecision,
+    "rotated": "fedpaq.quantizers.rotated:Rotated",
+    "none": Identity,
+}
 
 
 @functools.cache
@@ -36,14 +42,17 @@ def names() -> list[str]:
 
 def find(name: str) -> type[Any]:
     """Return the quantizer class of this name."""
-    if name not in QUANTIZERS:
-        if name not in installed():
-            raise unknown_name("quantizer", name, names())
+    found = QUANTIZERS.get(name) or installed().get(name)
+    if found is None:
+        raise unknown_name("quantizer", name, names())
+    if not isinstance(found, type):
+        point = EntryPoint(name, found, GROUP) if isinstance(found, str) else found
         try:
-            QUANTIZERS[name] = installed()[name].load()
+            found = QUANTIZERS[name] = point.load()
         except (ImportError, AttributeError) as error:
             raise ConfigError(f"quantizer={name!r} is installed but cannot be loaded: {error}") from error
-    return QUANTIZERS[name]
+    kind: type[Any] = found
+    return kind
 
 
 def parse(text: str) -> Any:
@@ -74,9 +83,8 @@ def text_of(quantizer: Any) -> str:
     >>> text_of(LowPrecision(4)), text_of(Identity())
     ('low-precision:4', 'none')
     """
-    name = next(
-        (name for name, kind in QUANTIZERS.items() if kind is type(quantizer)), type(quantizer).__qualname__
-    )
+    own = type(quantizer)
+    name = next((name for name in QUANTIZERS if find(name) is own), own.__qualname__)
     settings = []
     for at, field in enumerate(fields(quantizer) if is_dataclass(quantizer) else ()):
         value = getattr(quantizer, field.name)

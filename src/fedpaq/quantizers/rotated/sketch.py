@@ -1,0 +1,112 @@
+"""Sketch: an update in rotated space, from which messages of any length can be made.
+
+scale_b = ||x_b||^2 / <W x_b, level_b>   makes   <x_hat_b, x_b> = ||x_b||^2   exactly, whatever the levels.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedpaq.errors import NonFiniteUpdateError
+from fedpaq.kernels import numba as compiled
+from fedpaq.quantizers.message import Float32, Float64
+from fedpaq.quantizers.rotated.allocation import (
+    SPARSE_RATE,
+    Allocation,
+    block_energies,
+    densities,
+    half_steps,
+    share,
+)
+from fedpaq.quantizers.rotated.message import (
+    LARGEST,
+    MOST_MANTISSA_BITS,
+    RotatedMessage,
+    largest_estimate,
+    round_scales,
+)
+from fedpaq.quantizers.rotated.rotation import Blocks, rotate_numpy
+from fedpaq.quantizers.rotated.rounding import WORTH_THREADS, Rounded, round_blocks
+from fedpaq.randomness import Key
+
+LEAST_MANTISSA_BITS = 2
+GUESS = np.float32(0.85)  # a threshold surely below the one of the rank wanted
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """An update in rotated space, from which messages of any length can be made."""
+
+    blocks: Blocks
+    energies: Float64  # ||x_b||^2
+    factors: Float32  # powers of two that bring each block's norm near 1, so that nothing overflows
+    rotated: Float32  # (blocks, n): W (factor x)
+    error: float
+    key: Key
+
+    @classmethod
+    def of(cls, row: Float32, plan: Allocation, cells: Float64, key: Key) -> Sketch:
+        """Rotate an update."""
+        blocks = plan.blocks
+        energies = block_energies(cells, blocks) if blocks.count > 1 else cells.sum()[None]
+        exponents = np.clip(-np.frexp(np.sqrt(energies))[1], -126, 126)
+        factors = np.ldexp(np.float32(1), exponents).astype(np.float32)
+        kernels = compiled.load("rotation")
+        if kernels is None:
+            return cls(blocks, energies, factors, rotate_numpy(row, blocks, factors, key), plan.error, key)
+        rotated = np.empty((blocks.count, blocks.size), np.float32)
+        worth_threads = blocks.count > 1 and blocks.padded > WORTH_THREADS
+        rotate = kernels.rotate_on_threads if worth_threads else kernels.rotate
+        rotate(row, blocks.length, blocks.turns, factors, key.seed, key.round, key.client, rotated)
+        return cls(blocks, energies, factors, rotated, plan.error, key)
+
+    def message(self, bits: float) -> RotatedMessage:
+        """Round to about this many bits."""
+        size = self.blocks.size
+        rates = np.arcsinh(share(self.energies, size, bits)) / math.log(2)
+        halves = (
+            half_steps(rates) * np.sqrt(self.energies / size) * self.blocks.growth * self.factors
+        )  # in units of ``rotated``
+        few = rates < SPARSE_RATE
+        wanted = np.where(few, np.clip(np.rint(size * densities(rates)), 1, size), -1).astype(np.int64)
+        wanted[self.energies == 0] = 0
+        least = np.where(few, GUESS * halves, halves).astype(np.float32)
+        return self._scaled(round_blocks(self.rotated, wanted, least), bits)
+
+    def shortest(self) -> RotatedMessage:
+        """Send the largest coordinate of each block and nothing else."""
+        rows = np.abs(self.rotated)
+        levels = np.zeros(rows.shape, np.int16)
+        at = np.flatnonzero(self.energies), rows.argmax(axis=1)[self.energies > 0]
+        levels[at] = np.sign(self.rotated[at])
+        products = np.einsum("ij,ij->i", rows, np.abs(levels), dtype=np.float64)
+        counts = np.count_nonzero(levels, axis=1)
+        return self._scaled(Rounded(levels.reshape(-1), products, counts, counts), 0.0)
+
+    def _scaled(self, rounded: Rounded, bits: float) -> RotatedMessage:
+        """Attach the scales that make <x_hat, x> = ||x||^2 in each block."""
+        mantissa_bits = mantissa_for(self.error, bits / self.blocks.count)
+        sent = rounded.counts > 0
+        exact = np.divide(self.energies * self.factors, rounded.products, out=np.zeros(sent.size), where=sent)
+        scales = np.where(sent, round_scales(exact, mantissa_bits, self.key), 0.0)
+        rounded.levels.flags.writeable = False
+        most, count = int(rounded.largest.max()), int(rounded.counts.sum())
+        message = RotatedMessage(self.blocks, rounded.levels, scales, mantissa_bits, most, count, self.key)
+        if not largest_estimate(message) <= LARGEST:
+            raise NonFiniteUpdateError(
+                f"the estimate of the update of client={self.key.client} in round={self.key.round} may exceed "
+                "float32; lower step_size"
+            )
+        return message
+
+
+def mantissa_for(error: float, block_bits: float) -> int:
+    """Return the mantissa bits of a scale that cost least, in a block of so many bits.
+
+    Rounding at random to m bits adds 0.09 / 4^m (1 + error) to the error; a bit more is one less for levels.
+    """
+    bits = 0.5 * math.log2(0.125 * (1.0 + error) / max(error, 1e-9) * max(block_bits, 1.0))
+    return min(max(round(bits), LEAST_MANTISSA_BITS), MOST_MANTISSA_BITS)
