@@ -59,7 +59,7 @@ class WireBench:
         time.sleep(20)  # until the SuperNodes have settled
         before, seconds = self._read(), 30.0
         time.sleep(seconds)
-        self._idle = (self._read() - before) / seconds  # bytes a second while nothing runs: (up, down)
+        self._idle = (self._read() - before) / seconds  # bytes per second while nothing runs: (up, down)
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -181,7 +181,7 @@ def main() -> None:
                 keep(results, dimension, name, "wire", bench.measure(dimension, levels, arguments.rounds))
     worst = results[str(DIMENSIONS[-1])]["s=1"]["server"]["milliseconds"]
     if worst >= 10:
-        raise SystemExit(f"{worst:.1f} ms a client at p=11 million, s=1; at most 10 are allowed")
+        raise SystemExit(f"{worst:.1f} ms per client at p=11 million, s=1; at most 10 are allowed")
 
 
 if __name__ == "__main__":

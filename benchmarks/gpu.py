@@ -2,7 +2,8 @@
 
 PYTHONPATH=src python3 benchmarks/gpu.py [--only SECTION ...] [--repeats 9]
 
-Writes gpu.json to the folder named by the environment variable OUT, else to benchmarks/results/.
+Writes gpu.json to the folder named by the environment variable OUT, else to benchmarks/results/. Without a
+CUDA device, or if a section fails, nothing is written.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import itertools
 import json
 import os
 import statistics
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -33,6 +35,7 @@ from measurement import RESULTS, machine, summary
 
 REPEATS = 9
 DEVICE = "cuda"
+SKIPPED = 77  # exit code: nothing was measured, and `make bench` says so
 MLP = (3072, 29, 29, 29, 29, 10)  # 92,027 parameters
 
 
@@ -249,21 +252,32 @@ def attempt(section: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
+def has_error(found: Any) -> bool:
+    """Tell whether a section, or a part of it, failed."""
+    return isinstance(found, dict) and ("error" in found or any(map(has_error, found.values())))
+
+
 def main() -> None:
-    """Run the sections asked for, print each as it ends, write gpu.json."""
+    """Run the sections asked for, print each as it ends, write gpu.json if none has failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=[*SECTIONS], default=[*SECTIONS])
     only = parser.parse_args().only
+    if not torch.cuda.is_available():
+        print("gpu.json is left as it is: torch finds no CUDA device here", file=sys.stderr)
+        sys.exit(SKIPPED)
     results: dict[str, Any] = {"machine": machine()}
-    folder = Path(os.environ.get("OUT", RESULTS))
-    folder.mkdir(exist_ok=True)
     for name in only:
         began = time.perf_counter()
         results[name] = attempt(SECTIONS[name])
         seconds = time.perf_counter() - began
         print(f"== {name} ({seconds:.1f} s)\n{json.dumps(results[name], indent=1)}", flush=True)
-        (folder / "gpu.json").write_text(json.dumps(results, indent=1) + "\n")
         torch.cuda.empty_cache()
+    failed = [name for name in only if has_error(results[name])]
+    if failed:
+        sys.exit(f"gpu.json is left as it is: {', '.join(failed)} failed")
+    folder = Path(os.environ.get("OUT", RESULTS))
+    folder.mkdir(exist_ok=True)
+    (folder / "gpu.json").write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -163,7 +163,7 @@ def main() -> None:
     for row in rows:
         print(
             f"s={row['levels']}: {row['payloads']} uploads of {row['mean_payload_bytes']:.0f} bytes, "
-            f"{row['malformed']} refused; {row['payloads_per_second']:,.0f} a second, "
+            f"{row['malformed']} refused; {row['payloads_per_second']:,.0f} per second, "
             f"{row['float32_gigabytes_per_second']:.1f} GB/s of float32; "
             f"memory +{row['memory_growth_bytes'] / 1e6:.1f} MB"
         )

@@ -19,11 +19,11 @@ PAGE, PUBLISHED = DOCS / "reproduce.md", DOCS / "figures" / "paper"
 
 
 def publish(folder: Path) -> None:
-    """Copy curves, plots and verdicts of ``folder``; the report is too large to keep."""
+    """Copy curves, pictures and verdicts of ``folder``; the report is too large, and no page shows a PDF."""
     shutil.rmtree(PUBLISHED, ignore_errors=True)
     PUBLISHED.mkdir(parents=True)
     shutil.copytree(folder / "curves", PUBLISHED / "curves")
-    for path in sorted([*folder.glob("*.png"), *folder.glob("*.pdf"), folder / "verdicts.json"]):
+    for path in sorted([*folder.glob("*.png"), folder / "verdicts.json"]):
         shutil.copy(path, PUBLISHED)
 
 

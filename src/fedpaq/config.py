@@ -15,7 +15,7 @@ from fedpaq.errors import ConfigError
 
 StepSize = float | Callable[[int], float]
 _SHAPE = ("clients_per_round", "local_steps", "total_steps", "batch_size")
-LARGEST = sys.float_info.max  # an integer may be larger, and then is no float
+LARGEST = sys.float_info.max  # an integer may be larger, and then has no float
 MAX_STEPS = 2**53  # bounds count steps in doubles
 
 
@@ -70,7 +70,7 @@ class FedPAQConfig:
         if self.batch_size is not None:
             require_int("batch_size", self.batch_size, 1)
         require_int("seed", self.seed, 0, 2**64 - 1)
-        for name in (*_SHAPE, "seed"):  # NumPy's integers overflow, and are no JSON
+        for name in (*_SHAPE, "seed"):  # NumPy's integers overflow, and JSON cannot hold them
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, operator.index(getattr(self, name)))
         if self.total_steps % self.local_steps:

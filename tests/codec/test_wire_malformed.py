@@ -116,13 +116,52 @@ def test_random_bytes_are_refused(noise):
     refuses(seal(noise))
 
 
-@given(st.sampled_from([RAW, GAP, BLOCK]), st.integers(1, 2000), st.integers(1, 32767), st.binary(max_size=80))
-@settings(max_examples=300, deadline=None)
-def test_random_bodies_decode_or_are_refused(code, dimension, levels, body):
+def decoded(frame, dimension):
+    """Return the message, or None where the decoder refuses."""
+    try:
+        return decode(frame, dimension=dimension)
+    except WireFormatError:
+        return None
+
+
+def check_random_body(code, dimension, levels, body):
+    """Both twins decode a body to one valid message or both refuse it; return the message."""
     header = level_header(code, dimension, 0 if code == RAW else levels, None)
     frame = seal(header, b"" if code == RAW else ONE, body)
-    with contextlib.suppress(WireFormatError):
-        assert decode(frame, dimension=dimension).dimension == dimension
+    message = decoded(frame, dimension)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "load", lambda name: None)
+        assert decoded(frame, dimension) == message, "the twins disagree"
+    if message is None:
+        return None
+    assert message.dimension == dimension and np.isfinite(message.dequantize()).all()
+    again = encode(message)
+    if code == BLOCK:  # the sender is free to choose its tables, and the encoder to choose the code
+        assert decode(again) == message
+    else:
+        assert again == frame, "two frames of one message"
+    if code != RAW:
+        assert message.levels == levels and np.abs(message.signed_levels.astype(int)).max() <= levels
+    return message
+
+
+@given(st.sampled_from([RAW, GAP, BLOCK]), st.integers(1, 2000), st.integers(1, 32767), st.binary(max_size=80))
+@settings(max_examples=200, deadline=None)
+def test_random_bodies_decode_or_are_refused(code, dimension, levels, body):
+    check_random_body(code, dimension, levels, body)
+
+
+@pytest.mark.parametrize("code", [RAW, GAP])
+def test_random_bodies_of_the_right_length_are_often_messages(code):
+    """So that the test above has something to judge: short bodies, and counts of non-zeros that fit them."""
+    rng, accepted = np.random.default_rng(code), 0
+    for _ in range(300):
+        dimension = int(rng.integers(1, 6))
+        count = bytes([int(rng.integers(0, dimension + 1))]) if code == GAP else b""
+        size = 4 * dimension if code == RAW else int(rng.integers(0, 4))
+        levels = int(rng.choice([1, 3, 127, 32767]))
+        accepted += check_random_body(code, dimension, levels, count + rng.bytes(size)) is not None
+    assert accepted >= 30
 
 
 def test_a_wrong_dimension_is_refused_before_allocation():

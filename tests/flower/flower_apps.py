@@ -8,6 +8,7 @@ from flwr.clientapp import ClientApp
 
 from fedpaq.clients import train_one_client
 from fedpaq.flower import quantize_mod
+from flower.in_process_grid import InProcessGrid
 
 
 def record(**arrays) -> ArrayRecord:
@@ -41,6 +42,11 @@ def drifting_app(*mods) -> ClientApp:
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     return app
+
+
+def quantizing(nodes=3, **more) -> InProcessGrid:
+    """A grid of drifting clients with one level."""
+    return InProcessGrid(drifting_app(quantize_mod(levels=1)), nodes, **more)
 
 
 def problem_app(problem, config, *mods, levels=1) -> ClientApp:

@@ -7,14 +7,14 @@ import sys
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 import fedpaq
 from fedpaq import ConfigError, codec
 from fedpaq.flower import FedPAQ, protocol, quantize_mod
 from fedpaq.flower.layout import Layout
-from flower.flower_apps import drifting_app, payload_of, record
+from flower.flower_apps import drifting_app, payload_of, quantizing, record
 from flower.in_process_grid import InProcessGrid
 
 pytestmark = pytest.mark.flower
@@ -122,7 +122,7 @@ def test_flower_s_fedavg_logs_what_the_mod_misses(caplog):
 def test_another_version_of_the_protocol_is_named():
     message = train_message(record(w=np.zeros(3, np.float32)))
     message.content[protocol.RECORD]["version"] = 2
-    with pytest.raises(ConfigError, match=r"version=2 .* this side 1; install the same fedpaq"):
+    with pytest.raises(ConfigError, match=r"version=2 .* this side uses 1; install the same fedpaq"):
         drifting_app(quantize_mod(levels=1))(message, context())
 
 
@@ -167,3 +167,21 @@ def test_a_client_that_only_quantizes_imports_neither_torch_nor_the_strategy():
     code = "import sys, fedpaq.flower; fedpaq.flower.quantize_mod(levels=1); print(' '.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not set(loaded.stdout.split()) & {"torch", "fedpaq.flower.strategy", "fedpaq.problems"}
+
+
+def test_a_value_of_the_server_s_record_that_is_no_integer_is_refused():
+    grid = quantizing(1)
+    strategy = FedPAQ(clients_per_round=1)
+    (message,) = strategy.configure_train(1, record(w=np.zeros(2, np.float32)), ConfigRecord(), grid)
+    message.content[protocol.RECORD]["round"] = "one"
+    context = Context(1, 1, {"partition-id": 0}, RecordDict(), {})
+    with pytest.raises(ConfigError, match="value='one' in the server's 'fedpaq' record is not an integer"):
+        drifting_app(quantize_mod(levels=1))(message, context)
+
+
+def test_a_train_message_without_a_packed_model_is_refused():
+    asked = protocol.question(protocol.TRAIN, seed="0", round=0, client=0, layout="[]")
+    content = RecordDict({"arrays": record(w=np.zeros(2, np.float32)), protocol.RECORD: asked})
+    context = Context(1, 1, {"partition-id": 0}, RecordDict(), {})
+    with pytest.raises(ConfigError, match="holds no packed model"):
+        drifting_app(quantize_mod(levels=1))(Message(content, 1, "train"), context)

@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from fedpaq.flower import FedPAQ, exchange, quantize_mod, roster
+from fedpaq.flower import FedPAQ, quantize_mod
 from flower.in_process_grid import InProcessGrid
 
 pytestmark = pytest.mark.flower
@@ -17,9 +17,7 @@ CLIENTS = 4
 
 
 @pytest.fixture(autouse=True)
-def brisk(monkeypatch):
-    monkeypatch.setattr(exchange, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(roster, "POLL_SECONDS", 0.01)
+def one_thread():
     before = torch.get_num_threads()
     torch.set_num_threads(1)  # the nets are tiny
     yield

@@ -10,21 +10,15 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
 import fedpaq
 from fedpaq import ConfigError, DivergedError, codec
-from fedpaq.flower import FedPAQ, exchange, quantize_mod, roster
+from fedpaq.flower import FedPAQ, exchange, quantize_mod
 from fedpaq.quantizers import LowPrecision
 from fedpaq.randomness import Key, sample_without_replacement
 from fedpaq.server.aggregation import TrimmedMean
-from flower.flower_apps import drifting_app, forged, payload_of, problem_app, record
+from flower.flower_apps import drifting_app, forged, payload_of, problem_app, quantizing, record
 from flower.in_process_grid import InProcessGrid
 from small_problems import make_problem
 
 pytestmark = pytest.mark.flower
-
-
-@pytest.fixture(autouse=True)
-def brisk(monkeypatch):
-    monkeypatch.setattr(exchange, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(roster, "POLL_SECONDS", 0.01)
 
 
 def vector(size=40):
@@ -398,3 +392,77 @@ def test_closing_a_round_takes_memory_for_the_model_not_for_the_clients():
     tracemalloc.stop()
     assert len(strategy.history[0].counted) == clients
     assert peak < 60 * dimension  # float32 updates of all clients would take 160 bytes a parameter
+
+
+def test_closing_a_round_that_was_not_opened_says_what_to_call_first():
+    strategy = FedPAQ(clients_per_round=1)
+    with pytest.raises(ConfigError, match="call start, or configure_train first"):
+        strategy.aggregate_train(1, [])
+    list(strategy.configure_train(1, record(w=np.zeros(2, np.float32)), ConfigRecord(), quantizing(1)))
+    with pytest.raises(ConfigError, match="server_round=2 was not opened"):
+        strategy.aggregate_train(2, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("patience", -1.0),
+        ("fraction_evaluate", float("nan")),
+        ("gradients_per_client", 0),
+        ("deadline", "soon"),
+        ("max_failed_rounds", 0),
+    ],
+)
+def test_further_settings_are_checked_by_name(name, value):
+    with pytest.raises(ConfigError, match=f"^{name}="):
+        FedPAQ(clients_per_round=2, **{name: value})
+
+
+def losing(grid, lost):
+    """Let ``grid`` lose the uploads of the rounds in ``lost``."""
+    grid.meddle = lambda _, reply: (
+        None if payload_of(reply) and grid.sent[-1].content["config"]["server-round"] in lost else reply
+    )
+    return grid
+
+
+def test_a_run_in_which_no_upload_counts_fails_and_says_why():
+    app = drifting_app(quantize_mod(levels=1))
+
+    def two_models(message, context, call_next):
+        reply = call_next(message, context)
+        reply.content["second"] = record(w=np.zeros(3, np.float32))
+        return reply
+
+    app = drifting_app(quantize_mod(levels=1), two_models)
+    strategy = FedPAQ(clients_per_round=2, fraction_evaluate=0.0)
+    with pytest.raises(ConfigError, match="max_failed_rounds=3 rounds in a row") as failed:
+        strategy.start(InProcessGrid(app, 2), vector(), num_rounds=9)
+    assert str(failed.value).startswith("round=3: 0 replies count, min_replies=1;")
+    assert "client=0 rejected: the client failed" in str(failed.value)
+    assert "holds 2 ArrayRecords" in str(failed.value)
+
+
+def test_a_deadline_shorter_than_training_is_named():
+    grid = losing(quantizing(2), lost=range(1, 9))
+    strategy = FedPAQ(clients_per_round=2, max_failed_rounds=1, fraction_evaluate=0.0, deadline=0.01)
+    with pytest.raises(ConfigError, match="client=0 did not answer in time"):
+        strategy.start(grid, vector(), num_rounds=3)
+
+
+def test_only_rounds_in_a_row_end_a_run():
+    strategy = FedPAQ(clients_per_round=2, max_failed_rounds=2, fraction_evaluate=0.0, deadline=0.01)
+    strategy.start(losing(quantizing(2), lost={1, 3, 5}), vector(), num_rounds=6)
+    assert [len(found.counted) for found in strategy.history] == [0, 2, 0, 2, 0, 2]
+
+
+def test_the_quantizer_may_be_text():
+    assert FedPAQ(clients_per_round=1, quantizer="low-precision:1").quantizer == LowPrecision(1)
+    with pytest.raises(ConfigError, match="low-precison"):
+        FedPAQ(clients_per_round=1, quantizer="low-precison:1")
+
+
+def test_the_mean_is_uniform_whatever_the_number_of_examples():
+    grid = InProcessGrid(drifting_app(quantize_mod(levels=None)), 3)  # moves 0.1 (i + 1), has i + 1 examples
+    result = FedPAQ(clients_per_round=3, fraction_evaluate=0.0).start(grid, vector(), num_rounds=1)
+    np.testing.assert_allclose(result.arrays["w"].numpy(), 0.2, rtol=1e-6)

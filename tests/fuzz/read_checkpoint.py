@@ -22,7 +22,7 @@ def check(data: bytes) -> None:
     from fedpaq.storage.checkpoint import MAGIC, PRELUDE, VERSION
 
     text, _, body = data.partition(b"\n")
-    framed = PRELUDE.pack(MAGIC, VERSION, 0, len(text)) + text + body
+    framed = PRELUDE.pack(MAGIC, VERSION, len(text)) + text + body
     for content in (data, _sealed(data), _sealed(framed)):
         _check_file(content)
 

@@ -16,7 +16,7 @@ import pytest
 
 import fedpaq
 import ranks_job
-from fedpaq.hardware.ranks import ALONE, Ranks, dense_bytes
+from fedpaq.hardware.ranks import ALONE, Ranks, dense_bytes, join
 from fedpaq.server import Gathered, choose_uplink
 from small_problems import make_problem
 
@@ -81,7 +81,7 @@ def alone():
     return ranks_job.results(ALONE)
 
 
-@pytest.fixture(scope="module", params=[1, 2, 4])
+@pytest.fixture(scope="module", params=[2, 3])
 def shared(request, tmp_path_factory):
     """Every rank's results."""
     folder = tmp_path_factory.mktemp(f"ranks{request.param}")
@@ -107,6 +107,13 @@ def test_clients_that_share_a_vectorised_call_agree_to_1e_6(alone, shared):
 
 def test_ranks_agree_on_the_executor(shared):
     assert len({str(results["executor"][0]) for results in shared}) == 1
+
+
+def test_one_rank_under_torchrun_is_alone(monkeypatch):
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1")):
+        monkeypatch.setenv(name, value)
+    with join() as ranks:
+        assert ranks is ALONE
 
 
 def test_a_killed_rank_ends_the_run_with_one_message_and_a_usable_checkpoint(tmp_path):

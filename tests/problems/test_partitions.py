@@ -139,7 +139,7 @@ def test_sizes_and_samples_of_agree():
         (lambda: dirichlet([0, 1], 3, alpha=1.0), "num_clients=3 exceeds the 2 samples"),
         (lambda: dirichlet([0, 1], 2, alpha=0.0), "alpha=0.0 is not allowed; choose a finite number > 0"),
         (lambda: dirichlet([0, 1], 2, alpha=float("nan")), "alpha=nan is not allowed"),
-        (lambda: dirichlet([[0, 1]], 1, alpha=1.0), r"targets.shape=\(1, 2\) is not one label a sample"),
+        (lambda: dirichlet([[0, 1]], 1, alpha=1.0), r"targets.shape=\(1, 2\) is not one label per sample"),
         (lambda: dirichlet([0.5, 1.0], 1, alpha=1.0), "targets hold fractions or NaN, not labels"),
         (lambda: by_label([np.nan, 1.0], 1), "targets hold fractions or NaN, not labels"),
         (

@@ -129,7 +129,7 @@ def test_tensorboard_reads_what_was_written(tmp_path):
 
 
 def test_a_log_that_cannot_be_written_is_refused_before_training(tmp_path):
-    with pytest.raises(ConfigError, match="no folder that exists"):
+    with pytest.raises(ConfigError, match="is in a folder that does not exist"):
         open_log(tmp_path / "nowhere" / "run.csv")
     with pytest.raises(ConfigError, match=r"FILE\.csv, FILE\.jsonl or a FOLDER"):
         open_log(tmp_path / "run.parquet")

@@ -191,6 +191,32 @@ def test_a_relative_path_is_written_here(tmp_path, monkeypatch):
     assert (tmp_path / "file").read_bytes() == b"y"
 
 
-def test_a_folder_that_cannot_be_synced_does_no_harm(tmp_path):
+def test_a_folder_is_synced_and_its_descriptor_closed(tmp_path, monkeypatch):
+    synced, real = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (synced.append(os.fstat(descriptor)), real(descriptor)))
+    before = len(os.listdir("/proc/self/fd"))
     sync_folder(tmp_path)
+    assert len(synced) == 1 and os.path.samestat(synced[0], tmp_path.stat())
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_written_file_and_its_folder_are_synced_in_this_order(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    )
+    atomic_write(tmp_path / "file", b"x")
+    assert len(synced) == 2 and synced[0].endswith(".part") and synced[1] == str(tmp_path)
+
+
+def test_a_folder_that_cannot_be_synced_does_no_harm(tmp_path, monkeypatch):
     sync_folder(tmp_path / "absent")
+    assert names_in(tmp_path) == []
+
+    def refuse(descriptor):
+        raise OSError(errno.EINVAL, "Invalid argument")  # what some network disks say of a folder
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    before = len(os.listdir("/proc/self/fd"))
+    sync_folder(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -35,7 +35,7 @@ def sealed(body):
 
 def front(header, version=checkpoint.VERSION, magic=checkpoint.MAGIC, length=None):
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return struct.pack("<8sHHI", magic, version, 0, len(text) if length is None else length) + text
+    return struct.pack("<8sII", magic, version, len(text) if length is None else length) + text
 
 
 def names(folder):
@@ -63,6 +63,17 @@ def test_big_endian_and_strided_arrays_are_stored_little_endian(path):
     values = np.arange(10, dtype=">f8")[::3]
     checkpoint.save(path, {}, {"x": values})
     assert checkpoint.load(path)[1]["x"].tolist() == [0.0, 3.0, 6.0, 9.0]
+
+
+def test_packed_bytes_are_those_of_the_file_and_are_checked_alike(path):
+    checkpoint.save(path, {"k": 1}, ARRAYS)
+    packed = checkpoint.pack({"k": 1}, ARRAYS)
+    assert packed == path.read_bytes()
+    header, arrays = checkpoint.unpack(packed)
+    assert header == {"k": 1} and all(np.array_equal(arrays[name], ARRAYS[name]) for name in ARRAYS)
+    for bad in (b"", packed[:-1], packed + b"\0", packed[:60] + b"\xff" + packed[61:]):
+        with pytest.raises(CheckpointError, match=r"^packed checkpoint "):
+            checkpoint.unpack(bad)
 
 
 def test_saving_keeps_the_one_before_and_leaves_nothing_else(path):
@@ -99,7 +110,8 @@ def test_any_flipped_byte_is_noticed(path):
     [
         (b"", "not a fedpaq checkpoint"),
         (b"PK\x03\x04 an archive of something else, long enough to hold a digest", "not a fedpaq checkpoint"),
-        (front({"header": {}, "arrays": []}, version=2), "version=2.0, but this fedpaq reads 1; upgrade"),
+        (front({"header": {}, "arrays": []}, version=2), "has version=2; this fedpaq reads version 1: upgrade"),
+        (front({"header": {}, "arrays": []}, version=1 + 2**16), "has version=65537; this fedpaq reads"),
         (front({"header": {}, "arrays": []}, length=2**32 - 1), "claims a header of 4294967295"),
         (front({"header": {}, "arrays": [["x", "<f4", [2**33]]]}), "its header says 34359738368"),
         (front({"header": {}, "arrays": [["x", "<f4", [2**70]]]}), "impossible name, dtype or shape"),

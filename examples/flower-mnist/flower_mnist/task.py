@@ -13,12 +13,12 @@ from fedpaq.clients import train_one_client
 
 @lru_cache
 def load_problem(num_clients: int, seed: int) -> fedpaq.Problem:
-    """Logistic regression on digits 0 and 8, dealt out among the clients."""
+    """Return logistic regression on digits 0 and 8, split among the clients."""
     return fedpaq.problems.load("mnist-logistic", num_clients=num_clients, seed=seed)
 
 
 def training(run_config: Any) -> fedpaq.FedPAQConfig:
-    """The settings of a client's local work."""
+    """Return the settings of a client's local work."""
     local_steps = int(run_config["local-steps"])
     return fedpaq.FedPAQConfig(
         clients_per_round=int(run_config["clients-per-round"]),

@@ -20,6 +20,7 @@ import numpy as np
 
 from fedpaq.errors import WireFormatError
 from fedpaq.quantizers.message import Float32
+from fedpaq.randomness import Key
 
 MAGIC = b"FQ"
 VERSION = 1
@@ -41,6 +42,7 @@ class Header:
     levels: int = 0  # s; 0: a message without levels
     bucket_size: int | None = None
     norms: Float32 = field(default_factory=lambda: np.zeros(0, np.float32))  # (1,) or (ceil(p / bucket_size),)
+    key: Key | None = None  # whose message it is, where the receiver says so: it does not travel
 
     @property
     def bucket_width(self) -> int:
@@ -100,7 +102,9 @@ def as_bytes(payload: Any) -> memoryview:
         raise WireFormatError(f"payload of type {type(payload).__name__} is not contiguous bytes") from error
 
 
-def read(payload: Any, name_of: Callable[[int], str], dimension: int | None = None) -> Header:
+def read(
+    payload: Any, name_of: Callable[[int], str], dimension: int | None = None, key: Key | None = None
+) -> Header:
     """Return the header of a payload, its body the whole content; it must announce ``dimension`` if given."""
     data = as_bytes(payload)
     code = _read_code(data)
@@ -112,7 +116,7 @@ def read(payload: Any, name_of: Callable[[int], str], dimension: int | None = No
         raise WireFormatError(f"dimension={announced} of the payload is not the {dimension} expected")
     if at > len(data) - CRC_BYTES:
         raise WireFormatError("the payload ends inside dimension; it is truncated")
-    return Header(VERSION, code, name, announced, len(data), data[at:-CRC_BYTES])
+    return Header(VERSION, code, name, announced, len(data), data[at:-CRC_BYTES], key=key)
 
 
 def _read_code(data: memoryview) -> int:

@@ -16,6 +16,7 @@ from fedpaq.config import require_int
 from fedpaq.errors import ConfigError, WireFormatError, unknown_name
 from fedpaq.quantizers import registry
 from fedpaq.quantizers.message import Float64, Message
+from fedpaq.randomness import Key
 
 CODES: dict[str, Code] = {"raw": raw_code.CODE, "levels": level_code.CODE}
 TRUSTED_DIMENSION = 2**28  # the most coordinates a payload may announce to a caller who expects none
@@ -82,26 +83,27 @@ def _sealed(name: str, messages: Sequence[Message]) -> list[bytes]:
     ]
 
 
-def read_header(payload: Any, *, dimension: int | None = None) -> Header:
+def read_header(payload: Any, *, dimension: int | None = None, key: Key | None = None) -> Header:
     """Return the checked header of a payload; it must announce ``dimension`` where that is given."""
-    header = frame.read(payload, lambda id: code_by_id(id).names[id], dimension)
+    header = frame.read(payload, lambda id: code_by_id(id).names[id], dimension, key)
     return code_by_id(header.code).read(header)
 
 
-def decode(payload: Any, *, dimension: int | None = None) -> Message:
+def decode(payload: Any, *, dimension: int | None = None, key: Key | None = None) -> Message:
     """Return the message of a payload; raises WireFormatError, nothing else, on bytes that are not one.
 
-    A server should always pass the ``dimension`` it expects: a payload of a few bytes can announce any.
+    A server should always pass the ``dimension`` it expects: a payload of a few bytes can announce any. Some
+    quantizers draw what they need not send from the ``key`` of the update; they need it here again.
     """
-    header = _expected_header(payload, dimension)
+    header = _expected_header(payload, dimension, key)
     return code_by_id(header.code).unpack(header)
 
 
-def accumulate(payload: Any, total: Float64, weight: float = 1.0) -> None:
+def accumulate(payload: Any, total: Float64, weight: float = 1.0, *, key: Key | None = None) -> None:
     """Add weight * (the payload's message) to ``total`` (p,), touching only its non-zeros.
 
-    Equal to the bit to ``decode(payload).add_to(total, weight)``. A payload that raises WireFormatError
-    leaves ``total`` as it was.
+    Equal to the bit to ``decode(payload, key=key).add_to(total, weight)``. A payload that raises
+    WireFormatError leaves ``total`` as it was.
     """
     if not isinstance(total, np.ndarray) or total.dtype != np.float64 or total.ndim != 1:
         raise ConfigError("total is not a float64 vector; pass np.zeros(dimension)")
@@ -109,7 +111,7 @@ def accumulate(payload: Any, total: Float64, weight: float = 1.0) -> None:
         raise ConfigError("total is read-only; pass np.zeros(dimension)")
     if not math.isfinite(weight):
         raise ConfigError(f"weight={weight} is not finite; choose a finite number")
-    header = _expected_header(payload, total.size)
+    header = _expected_header(payload, total.size, key)
     code = code_by_id(header.code)
     if code.add is not None:
         code.add(header, total, weight)
@@ -117,9 +119,9 @@ def accumulate(payload: Any, total: Float64, weight: float = 1.0) -> None:
         code.unpack(header).add_to(total, weight)
 
 
-def _expected_header(payload: Any, dimension: int | None) -> Header:
+def _expected_header(payload: Any, dimension: int | None, key: Key | None) -> Header:
     """Read the header; without an expectation, refuse one that asks for gigabytes."""
-    header = read_header(payload, dimension=dimension)
+    header = read_header(payload, dimension=dimension, key=key)
     if dimension is None and header.dimension > TRUSTED_DIMENSION:
         raise WireFormatError(
             f"dimension={header.dimension} of the payload exceeds {TRUSTED_DIMENSION}; "

@@ -1,16 +1,21 @@
 """FLOWER: FedPAQ in a real deployment. One client mod, one server strategy.
 
     mod.py       client: replaces the trained model in a reply by the payload of Q(x_local - x_received)
-    strategy.py  server: draws the clients, sends the model, adds up the payloads that arrived
-    roster.py    server: which client sits behind which Flower node
-    exchange.py  server: send, and gather replies until a deadline
-    replies.py   server: believe nothing in a reply before it is checked
-    state.py     server: the run between two rounds, saved and resumed
+    strategy.py  server: draws the clients, sends the model, takes the mean of the payloads
+    loop.py      server: the rounds of a run, saved, evaluated and resumed
+    state.py     server: the run between two rounds
+    roster.py    server: which client runs on which Flower node
+    exchange.py  server: sends messages, and gathers replies until a deadline
+    rounds.py    server: one round, from its questions to its record
+    replies.py   server: checks everything in a reply before it is used
+    mean.py      server: the mean of the uploads that count
+    metrics.py   server: what clients reported, and what a round cost
+    wrappers.py  server: which of Flower's wrappers cannot drive the strategy
     layout.py    both: which arrays of a model form the flat vector
     protocol.py  both: names of records and keys on the wire
-    loopback.py  a real deployment on one machine, to try an app
+    trial/       a real deployment on one machine, to try an app
 
-Names load when first used: a client imports neither torch nor the strategy.
+Names load when first used, so that a client imports neither torch nor the strategy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Send messages through a Flower grid and gather the replies until a deadline.
+"""Exchange: send messages through a Flower grid and gather the replies until a deadline.
 
-Replies are pulled one message at a time: Flower unpacks a reply while pulling it, so in a common
-pull one malformed reply would raise and take its neighbours with it.
+Replies are pulled one message at a time: Flower unpacks a reply while pulling it, so one
+malformed reply would raise and lose the others of the same pull.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def send(grid: Grid, messages: Sequence[Message]) -> None:
 
 
 def poll(grid: Grid, message: Message) -> Message | None:
-    """Return the reply to a message if it has arrived, an error reply where it cannot be unpacked.
+    """Return the reply to a message if it has arrived; an error reply where it cannot be unpacked.
 
-    A lost connection to the SuperLink raises.
+    Raise where the connection to the SuperLink is lost.
     """
     try:
         replies = list(grid.pull_messages([message.metadata.message_id]))

@@ -5,7 +5,7 @@
   array in its own dtype.
 * Integer and boolean arrays, and arrays whose name matches an ``exact`` pattern, are not quantized:
   they travel raw beside the payload. The server averages the floats among them and takes the
-  integers from the first counted reply. BatchNorm's statistics are exact by default: they are no
+  integers from the first counted reply. BatchNorm's statistics are exact by default: they are not
   parameters, and the noise of a quantizer would make variances negative.
 * Any other dtype is refused by name.
 """

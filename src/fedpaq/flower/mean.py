@@ -29,7 +29,7 @@ class RoundMean:
 
     def add(self, upload: Upload) -> None:
         """Take one upload in; on WireFormatError everything is as it was."""
-        self._accumulator.add_payload(upload.payload, ONLY_RUN)
+        self._accumulator.add_payload(upload.payload, ONLY_RUN, upload.key)
         for name, values in self._layout.exact_arrays(upload.exact).items():
             if values.dtype.kind == "f":
                 self._exact[name] = self._exact.get(name, 0.0) + values.astype(np.float64)

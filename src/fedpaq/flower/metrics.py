@@ -1,4 +1,7 @@
-"""Metrics of a round, as plain numbers for Flower's MetricRecord: what clients reported, what it cost."""
+"""Metrics of a round, as plain numbers for Flower's MetricRecord: what clients reported, what it cost.
+
+Metrics are weighted, by default by examples. The model's mean is not: see mean.py.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import numpy as np
 from flwr.app import MetricRecord
 
 from fedpaq.cost_model import CostModel
-from fedpaq.flower.rounds import ClosedRound
+from fedpaq.flower.rounds import ClosedRound, RoundRecord
 
 Metrics = dict[str, Any]  # numbers and lists of numbers
 
@@ -18,7 +21,7 @@ Metrics = dict[str, Any]  # numbers and lists of numbers
 def mean_metrics(reports: Sequence[MetricRecord], weighted_by: str) -> Metrics:
     """Return the mean of every metric that all clients report, weighted as Flower's FedAvg does.
 
-    Where no client gives a usable weight, all count alike. A list whose length differs between
+    Where no client gives a usable weight, all have the same. A list whose length differs between
     clients is left out.
 
     >>> mean_metrics([MetricRecord({"loss": 1.0, "n": 1}), MetricRecord({"loss": 3.0, "n": 3})], "n")
@@ -40,14 +43,14 @@ def mean_metrics(reports: Sequence[MetricRecord], weighted_by: str) -> Metrics:
 
 @dataclass(frozen=True)
 class Pricing:
-    """How to model a round's time: the network, and tau B gradients a client where that is known."""
+    """How to model a round's time: the network, and tau B gradients per client where that is known."""
 
     cost_model: CostModel
     gradients_per_client: int | None
     seed: int
 
     def seconds(self, closed: ClosedRound, dimension: int) -> float:
-        """Return what the round would take: all uploads share the bandwidth, the slowest client counts."""
+        """Return what the round would take: uploads share the bandwidth; the server waits for the slowest."""
         bits = 8 * sum(len(upload.payload) for upload in closed.counted)
         seconds = self.cost_model.communication_seconds(bits, dimension)
         if self.gradients_per_client is not None and closed.counted:
@@ -59,19 +62,36 @@ class Pricing:
         return seconds
 
 
+def record_of(closed: ClosedRound, dimension: int, weighted_by: str, pricing: Pricing | None) -> RoundRecord:
+    """Return what is kept of a round."""
+    reported = mean_metrics([upload.metrics for upload in closed.counted], weighted_by)
+    return RoundRecord(
+        server_round=closed.server_round,
+        asked=closed.asked,
+        counted=[upload.client for upload in closed.counted],
+        rejected=closed.rejected,
+        late=closed.late,
+        metrics=reported | round_metrics(closed, dimension, pricing),
+    )
+
+
 def round_metrics(closed: ClosedRound, dimension: int, pricing: Pricing | None) -> Metrics:
-    """Return clients and bytes of a round; ``times-smaller`` compares with float32."""
+    """Return clients and bytes of a round.
+
+    ``times-smaller`` compares whole uploads, payload and exact arrays, with float32 and exact arrays.
+    """
     uploads = closed.counted
     payload, raw = sum(len(upload.payload) for upload in uploads), 4 * dimension * len(uploads)
+    exact = sum(len(upload.exact) for upload in uploads)
     values: Metrics = {
         "fedpaq-clients-asked": len(closed.asked),
         "fedpaq-clients-counted": len(uploads),
         "fedpaq-clients-rejected": len(closed.rejected),
         "fedpaq-clients-late": len(closed.late),
         "fedpaq-payload-bytes": payload,
-        "fedpaq-exact-bytes": sum(len(upload.exact) for upload in uploads),
+        "fedpaq-exact-bytes": exact,
         "fedpaq-float32-bytes": raw,
-        "fedpaq-times-smaller": raw / payload if payload else 0.0,
+        "fedpaq-times-smaller": (raw + exact) / (payload + exact) if payload else 0.0,
     }
     if pricing is not None:
         values["fedpaq-modelled-seconds"] = pricing.seconds(closed, dimension)

@@ -1,12 +1,12 @@
-"""Names on the wire between mod and strategy.
+"""Protocol: names on the wire between mod and strategy.
 
 A question is a ``train`` message whose record ``fedpaq`` says what is asked:
 
     WHO    who are you?   -> reply {client}: the partition-id of the node config, -1 where it has none
     TRAIN  train, please  -> reply {exact} beside the payload; the model comes as one packed array
 
-Flower knows a node by a random number that changes when it registers anew. FedPAQ needs a number
-that stays: it keys the draws, so it must be the same after a restart and in the simulator.
+Flower knows a node by a random number that changes when the node registers again. FedPAQ needs a
+number that stays: it keys the draws, so it must be the same after a restart and in the simulator.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NO_CLIENT = -1
 
 
 def bytes_array(kind: str, data: bytes) -> Array:
-    """Return raw bytes as a Flower array that only fedpaq reads: ``.numpy()`` refuses the foreign type."""
+    """Return raw bytes as a Flower array that only fedpaq can read; its ``.numpy()`` raises."""
     return Array(dtype="uint8", shape=(len(data),), stype=kind, data=data)
 
 
@@ -38,13 +38,13 @@ def answer(**values: int | str | bytes) -> ConfigRecord:
 
 
 def read_record(content: RecordDict, missing: str) -> ConfigRecord:
-    """Return the fedpaq record of a message, or raise ConfigError: ``missing``, or another version."""
+    """Return the fedpaq record of a message; raise ConfigError(``missing``), or name another version."""
     record = content.config_records.get(RECORD)
     if record is None:
         raise ConfigError(missing)
     if record.get("version") != VERSION:
         raise ConfigError(
-            f"the other side speaks version={record.get('version')!r} of fedpaq's Flower protocol, this side "
-            f"{VERSION}; install the same fedpaq on server and clients"
+            f"version={record.get('version')!r} of fedpaq's Flower protocol is the other side's, but this side "
+            f"uses {VERSION}; install the same fedpaq on server and clients"
         )
     return record

@@ -21,7 +21,7 @@ from fedpaq import codec
 from fedpaq.errors import ConfigError, WireFormatError
 from fedpaq.flower import protocol
 from fedpaq.flower.layout import Layout
-from fedpaq.quantizers import Quantizer
+from fedpaq.quantizers import Key, Quantizer
 from fedpaq.server.aggregation import norm_of
 
 
@@ -30,6 +30,7 @@ class Upload:
     """What one client sent, as far as it is checked: shapes and sizes, not yet the payload's body."""
 
     client: int
+    key: Key
     payload: bytes
     exact: bytes
     metrics: MetricRecord
@@ -42,6 +43,8 @@ class Rules:
     layout: Layout
     quantizer: Quantizer | None = None
     max_update_norm: float | None = None
+    seed: int = 0
+    round: int = 0  # FedPAQ's, from 0
 
     def read(self, client: int, reply: FlowerMessage) -> Upload:
         """Return a reply's upload, or raise WireFormatError with the reason."""
@@ -53,8 +56,9 @@ class Rules:
         except ConfigError as error:
             raise WireFormatError(str(error)) from error
         metrics = next(iter(content.metric_records.values()), MetricRecord())
-        upload = Upload(client, _payload(content), self._exact(record.get("exact")), metrics)
-        self._check(upload.payload)
+        key = Key(seed=self.seed, round=self.round, client=client)
+        upload = Upload(client, key, _payload(content), self._exact(record.get("exact")), metrics)
+        self._check(upload)
         return upload
 
     def _exact(self, exact: Any) -> bytes:
@@ -68,8 +72,9 @@ class Rules:
                 raise WireFormatError(f"exact array {name!r} holds NaN or infinity")
         return exact
 
-    def _check(self, payload: bytes) -> None:
+    def _check(self, upload: Upload) -> None:
         """Check size, header, quantizer and norm."""
+        payload = upload.payload
         most = 8 * self.layout.dimension + 1024  # a norm and two bytes of level for every coordinate
         if len(payload) > most:
             raise WireFormatError(f"a payload of {len(payload)} bytes is too long; at most {most} are needed")
@@ -81,9 +86,9 @@ class Rules:
                 f"{self.quantizer.name}; give quantize_mod the same settings"
             )
         if self.max_update_norm is not None:
-            self._check_norm(payload, header, self.max_update_norm)
+            self._check_norm(upload, header, self.max_update_norm)
 
-    def _check_norm(self, payload: bytes, header: codec.Header, most: float) -> None:
+    def _check_norm(self, upload: Upload, header: codec.Header, most: float) -> None:
         if header.levels:
             claimed = float(np.linalg.norm(header.norms.astype(np.float64)))
             if claimed > most:
@@ -97,7 +102,7 @@ class Rules:
                     "quantizer=..."
                 )
             most *= math.sqrt(2 * (1 + self.quantizer.variance_bound(self.layout.dimension)))
-        norm = norm_of(codec.decode(payload, dimension=self.layout.dimension))
+        norm = norm_of(codec.decode(upload.payload, dimension=self.layout.dimension, key=upload.key))
         if norm > most:
             raise WireFormatError(
                 f"norm={norm:.6g} of the message exceeds {most:.6g}, the most an honest update can give"

@@ -1,4 +1,4 @@
-"""Roster: which client sits behind which Flower node.
+"""Roster: which client runs on which Flower node.
 
 Each new node is asked once who it is. The draw of participants runs over client numbers, so it is
 the same after a restart, when Flower's node ids have changed.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -15,19 +16,20 @@ from flwr.serverapp import Grid
 from fedpaq.errors import ConfigError
 from fedpaq.flower import protocol
 from fedpaq.flower.exchange import POLL_SECONDS, poll, send
+from fedpaq.randomness import Key, sample_without_replacement
 
 log = logging.getLogger("flwr")
 NODE_UNAVAILABLE = 5  # Flower's error code for a node that went offline before it replied
-SAY_EVERY = 10.0  # seconds between two lines about clients that are awaited
+SAY_EVERY = 10.0  # seconds between two log lines while waiting for clients
 
 NO_MOD = (
-    "is quantize_mod missing? The strategy is FedPAQ, so the ClientApp must be "
-    "ClientApp(mods=[fedpaq.flower.quantize_mod(levels=1)])"
+    "is quantize_mod missing, or not the first of the mods? The strategy is FedPAQ, so the ClientApp must be "
+    "ClientApp(mods=[fedpaq.flower.quantize_mod(levels=1)]), with other mods after it"
 )
 
 
 class Roster:
-    """Knows the clients that have answered; asks the nodes it does not know."""
+    """The clients that have answered; nodes it does not know are asked."""
 
     def __init__(self) -> None:
         self._client_of: dict[int, int] = {}  # node -> client
@@ -39,9 +41,9 @@ class Roster:
     def gather(self, grid: Grid, wanted: int, least: int, patience: float) -> dict[int, int]:
         """Return {client: node} of those present, in client order.
 
-        Wait until ``wanted`` clients are there; after ``patience`` seconds ``least`` are enough, and
-        those missing are not awaited again, but welcome. Fewer than ``least`` are awaited without
-        limit, as Flower does.
+        Wait until ``wanted`` clients are there. After ``patience`` seconds ``least`` are enough, and
+        later calls do not wait for the missing ones again, though these may still join. Wait for
+        ``least`` clients without limit, as Flower does.
         """
         start = said = time.monotonic()
         wanted = wanted if self._expected is None else min(wanted, self._expected)
@@ -109,13 +111,20 @@ class Roster:
             raise ConfigError(f"no node can take part; node={node}: {reason}")
 
 
+def draw(present: Mapping[int, int], count: int, key: Key) -> dict[int, int]:
+    """Return ``count`` of the clients present (all where there are fewer), drawn without replacement."""
+    clients = list(present)
+    drawn = sample_without_replacement(key, len(clients), min(count, len(clients)))
+    return {clients[at]: present[clients[at]] for at in drawn}
+
+
 def _client_in(node: int, reply: Message) -> int:
     """Return the client number in a reply to WHO, or raise ConfigError with what is missing."""
     if reply.has_error():
         raise ConfigError(f"{reply.error.reason}; {NO_MOD}")
     client = protocol.read_record(reply.content, f"its reply has no 'fedpaq' record; {NO_MOD}").get("client")
     if not isinstance(client, int) or not protocol.NO_CLIENT <= client < 2**32:
-        raise ConfigError(f"client={client!r} in its reply is no client number; choose 0..2^32-1")
+        raise ConfigError(f"client={client!r} in its reply is not a client number; choose 0..2^32-1")
     if client == protocol.NO_CLIENT:
         client = node % 2**32
         log.warning(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from flwr.app import Message
+from flwr.app import Message, MessageType, RecordDict
 
 from fedpaq.errors import WireFormatError
+from fedpaq.flower import protocol
+from fedpaq.flower.layout import Layout
 from fedpaq.flower.mean import RoundMean
 from fedpaq.flower.replies import Rules, Upload
 from fedpaq.server.aggregation import Aggregation
@@ -22,6 +25,34 @@ class OpenRound:
 
     server_round: int  # as Flower counts, from 1; FedPAQ's round is one less
     asked: dict[int, Message]  # client -> message, ascending
+
+    @classmethod
+    def ask(
+        cls,
+        server_round: int,
+        nodes: Mapping[int, int],
+        content: Mapping[str, Any],
+        seed: int,
+        layout: Layout,
+        ttl: float,
+    ) -> OpenRound:
+        """Return the round with one message for each client of ``nodes`` {client: node}.
+
+        ``content`` is what all of them receive; seed, round and number key a client's draws.
+        """
+        text, messages = layout.to_json(), {}
+        for client, node in nodes.items():
+            asked = protocol.question(
+                protocol.TRAIN,
+                seed=str(seed),  # beyond the range of a record's integers
+                round=server_round - 1,
+                client=client,
+                layout=text,
+            )
+            record = RecordDict({**content, protocol.RECORD: asked})
+            kind, group = MessageType.TRAIN, str(server_round)
+            messages[client] = Message(record, node, kind, ttl=ttl, group_id=group)
+        return cls(server_round, messages)
 
     def close(
         self, replies: Iterable[Message], rules: Rules, aggregation: Aggregation | None = None
@@ -58,9 +89,24 @@ class ClosedRound:
     late: list[int]
     mean: RoundMean
 
+    def faults(self) -> list[str]:
+        """Return whose upload did not count, and why."""
+        rejected = [f"client={client} rejected: {reason}" for client, reason in self.rejected.items()]
+        return rejected + [f"client={client} did not answer in time" for client in self.late]
+
     def log(self) -> None:
         """Say whose upload did not count, and why."""
-        for client, reason in self.rejected.items():
-            log.warning("round=%d: client=%d rejected: %s", self.server_round, client, reason)
-        for client in self.late:
-            log.warning("round=%d: client=%d did not answer in time", self.server_round, client)
+        for fault in self.faults():
+            log.warning("round=%d: %s", self.server_round, fault)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundRecord:
+    """What is kept of a round: who was asked, whose upload counted, and why others did not."""
+
+    server_round: int  # as Flower counts, from 1; FedPAQ's round is one less
+    asked: list[int]
+    counted: list[int]
+    rejected: dict[int, str]
+    late: list[int]
+    metrics: dict[str, Any]

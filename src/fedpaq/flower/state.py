@@ -1,37 +1,37 @@
 """State: a run between two rounds. All that a restarted server needs to go on as if nothing happened.
 
-No generator is saved: every draw is a function of (seed, round, client).
+No generator is saved: every draw is a function of (seed, round, client). The two configs are saved,
+since a strategy may change them from round to round, as Flower's learning-rate schedules do.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import os
+import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord
+import numpy.typing as npt
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.serverapp.strategy import Result
 
 from fedpaq.errors import CheckpointError, ConfigError
-from fedpaq.flower.layout import Arrays, Float32, Layout
+from fedpaq.flower import protocol
+from fedpaq.flower.layout import Arrays, Float32, Layout, as_record
+from fedpaq.flower.rounds import RoundRecord
 from fedpaq.storage import checkpoint
 
-KIND = "fedpaq-flower-1"
+log = logging.getLogger("flwr")
+KIND = "fedpaq-flower-2"
 SIDES = ("clients", "server")  # where an evaluation was made
+CONFIGS = ("train_config", "evaluate_config")
+ROUND = "server-round"  # the entry of a config that each round sets anew
 
-
-@dataclass(frozen=True, kw_only=True)
-class RoundRecord:
-    """What happened in one round: who was asked, whose upload counted, and why others did not."""
-
-    server_round: int  # as Flower counts, from 1; FedPAQ's round is one less
-    asked: list[int]
-    counted: list[int]
-    rejected: dict[int, str]
-    late: list[int]
-    metrics: dict[str, Any]
+Path = str | os.PathLike[str]
 
 
 @dataclass
@@ -42,20 +42,31 @@ class State:
     layout: Layout
     params: Float32  # x_k, (p,)
     exact: bytes
+    configs: dict[str, ConfigRecord]  # as they are now; the strategy may change them in each round
+    given: dict[str, ConfigRecord]  # as ``start`` was given them
+    run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])  # the run's identity
+    evaluated: int = 0  # the last round whose evaluation is finished
     history: list[RoundRecord] = field(default_factory=list)
     evaluations: dict[str, dict[int, dict[str, Any]]] = field(
         default_factory=lambda: {side: {} for side in SIDES}
     )
+    _changed: bool = False  # whether a model from outside was ever adopted
 
     @classmethod
-    def begin(cls, settings: dict[str, Any], record: ArrayRecord, exact: Sequence[str]) -> State:
+    def begin(
+        cls,
+        settings: dict[str, Any],
+        record: ArrayRecord,
+        exact: Sequence[str],
+        configs: Mapping[str, ConfigRecord] | None = None,
+    ) -> State:
         """Return the state before the first round, of a finite model."""
         layout = Layout.of(record, exact)
         arrays = layout.read(record)
-        for name, values in arrays.items():
-            if values.dtype.kind == "f" and not np.isfinite(values).all():
-                raise ConfigError(f"array {name!r} of the initial model holds NaN or infinity")
-        return cls(settings, layout, layout.vector(arrays), layout.exact(arrays))
+        _require_finite(arrays, "the initial model")
+        now = dict(configs) if configs else {name: ConfigRecord() for name in CONFIGS}
+        given = {name: ConfigRecord(dict(config)) for name, config in now.items()}
+        return cls(settings, layout, layout.vector(arrays), layout.exact(arrays), now, given)
 
     @property
     def rounds_done(self) -> int:
@@ -66,72 +77,159 @@ class State:
         """Return the model."""
         return self.layout.arrays(self.params, self.exact)
 
+    def record(self) -> ArrayRecord:
+        """Return the model as a Flower record."""
+        return as_record(self.arrays())
+
+    def packed(self) -> ArrayRecord:
+        """Return the model as one array of bytes: each array of a message is a request of its own."""
+        packed = protocol.bytes_array(protocol.PACKED, self.layout.pack(self.arrays()))
+        return ArrayRecord({protocol.PACKED: packed})
+
+    def adopt(self, record: ArrayRecord) -> bool:
+        """Take the model given as x_k; return whether it differs from the one held.
+
+        What a subclass or a wrapper made of the mean is thus what clients get.
+        """
+        arrays = self.layout.read(record)
+        if self.layout.pack(arrays) == self.layout.pack(self.arrays()):
+            return False  # and a float32 copy of a float16 model stays as precise as it is
+        _require_finite(arrays, "the model given to the strategy")
+        self.params, self.exact = self.layout.vector(arrays), self.layout.exact(arrays)
+        if not self._changed:
+            log.info("the model was changed outside FedPAQ's mean (said once); clients get the changed one")
+        self._changed = True
+        return True
+
     def advance(self, record: RoundRecord, params: Float32, exact: bytes) -> None:
         """Go one round further."""
         self.params, self.exact = params, exact
         self.history.append(record)
+
+    def report(self, metrics: Mapping[str, Any] | None) -> None:
+        """Keep what ``aggregate_train`` returned as the metrics of the last round."""
+        self.history[-1] = replace(self.history[-1], metrics=dict(metrics or {}))
 
     def note(self, side: str, server_round: int, metrics: Mapping[str, Any] | None) -> None:
         """Keep an evaluation, if there is one."""
         if metrics is not None:
             self.evaluations[side][server_round] = dict(metrics)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def result(self) -> Result:
+        """Return Flower's result, with the rounds before a restart."""
+        result = Result(arrays=self.record())
+        for record in self.history:
+            result.train_metrics_clientapp[record.server_round] = MetricRecord(record.metrics)
+        for at, values in self.evaluations["clients"].items():
+            result.evaluate_metrics_clientapp[at] = MetricRecord(values)
+        for at, values in self.evaluations["server"].items():
+            result.evaluate_metrics_serverapp[at] = MetricRecord(values)
+        return result
+
+    def save(self, path: Path) -> None:
         """Write the state in one step: a crash leaves the old file or the new one."""
         header = {
             "kind": KIND,
+            "run": self.run,
             "settings": self.settings,
             "layout": self.layout.to_json(),
+            "evaluated": self.evaluated,
             "history": [_finite(asdict(record)) for record in self.history],
             "evaluations": _finite(self.evaluations),
         }
-        checkpoint.save(path, header, {"params": self.params, "exact": np.frombuffer(self.exact, np.uint8)})
+        raw = {"exact": self.exact}
+        for name in CONFIGS:
+            raw |= {name: self.configs[name].deflate(), f"given_{name}": self.given[name].deflate()}
+        arrays = {name: np.frombuffer(data, np.uint8) for name, data in raw.items()}
+        checkpoint.save(path, header, {"params": self.params, **arrays})
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> State:
+    def load(cls, path: Path) -> State:
         """Read a state; raise CheckpointError on anything that is not one."""
         header, arrays = checkpoint.load(path)
         try:
             if header["kind"] != KIND:
-                raise ValueError(f"kind={header['kind']!r} is not {KIND!r}")
-            return _parse(header, arrays["params"], arrays["exact"].tobytes())
+                raise ValueError(f"kind={header['kind']!r}, but this fedpaq reads {KIND!r}")
+            return _parse(header, arrays)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(
-                f"checkpoint={str(path)!r} is no state of a Flower run ({error}); "
-                "choose another file or move it away"
+                f"checkpoint={str(path)!r} is not the state of a Flower run ({error}); "
+                "choose another file or move this one away"
             ) from error
 
-    def continuing(self, fresh: State, path: str | os.PathLike[str]) -> State:
-        """Return this saved state; raise CheckpointError unless it belongs to the run ``fresh`` begins."""
+    def continuing(self, fresh: State, path: Path) -> State:
+        """Return this saved state; raise CheckpointError unless it belongs to the run ``fresh`` begins.
+
+        The configs of ``fresh`` get the values that the saved run had last.
+        """
         for name, value in fresh.settings.items():
-            if self.settings.get(name) != value:
-                raise CheckpointError(
-                    f"checkpoint={str(path)!r} was made with {name}={self.settings.get(name)!r}, but this "
-                    f"run has {value!r}; use the same settings, or another file for a new run"
-                )
+            _compare(name, self.settings.get(name), value, path)
         if self.layout != fresh.layout:
             raise CheckpointError(
                 f"checkpoint={str(path)!r} holds another model (p={self.layout.dimension}, this run has "
                 f"p={fresh.layout.dimension}); use the same model, or another file for a new run"
             )
+        for name, config in fresh.configs.items():
+            saved, given = self.configs[name], self.given[name]
+            if _entries(config) != _entries(saved):
+                for key in sorted({*given, *config} - {ROUND}):
+                    _compare(f"{name}[{key!r}]", given.get(key), config.get(key), path)
+            config.clear()
+            config.update(saved)
+            self.configs[name] = config
         return self
 
 
-def _parse(header: dict[str, Any], params: Float32, exact: bytes) -> State:
+def _compare(name: str, saved: Any, given: Any, path: Path) -> None:
+    if repr(saved) != repr(given):  # as text, in which NaN equals itself
+        raise CheckpointError(
+            f"checkpoint={str(path)!r} was made with {name}={saved!r}, but this run has {given!r}; "
+            "use the same settings, or another file for a new run"
+        )
+
+
+def _parse(header: dict[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> State:
     layout = Layout.from_json(header["layout"])
+    params, exact = arrays["params"], arrays["exact"].tobytes()
     if params.shape != (layout.dimension,) or len(exact) != layout.exact_bytes:
         raise ValueError("params do not fit the layout")
-    evaluations = {
-        side: {int(at): _numbers(values) for at, values in header["evaluations"][side].items()}
-        for side in SIDES
-    }
-    history = [_record(values) for values in header["history"]]
-    return State(header["settings"], layout, params.astype(np.float32), exact, history, evaluations)
+    return State(
+        settings=header["settings"],
+        layout=layout,
+        params=params.astype(np.float32),
+        exact=exact,
+        configs={name: _config(arrays[name].tobytes()) for name in CONFIGS},
+        given={name: _config(arrays[f"given_{name}"].tobytes()) for name in CONFIGS},
+        run=header["run"],
+        evaluated=header["evaluated"],
+        history=[_record(values) for values in header["history"]],
+        evaluations={
+            side: {int(at): _numbers(values) for at, values in header["evaluations"][side].items()}
+            for side in SIDES
+        },
+    )
 
 
 def _record(values: dict[str, Any]) -> RoundRecord:
     rejected = {int(client): reason for client, reason in values["rejected"].items()}
     return RoundRecord(**{**values, "rejected": rejected, "metrics": _numbers(values["metrics"])})
+
+
+def _config(data: bytes) -> ConfigRecord:
+    try:
+        return ConfigRecord.inflate(data)
+    except Exception as error:  # whatever a hostile file makes Flower's unpacking raise
+        raise ValueError(f"a config cannot be unpacked: {error}") from error
+
+
+def _entries(config: ConfigRecord) -> dict[str, str]:
+    return {key: repr(value) for key, value in config.items() if key != ROUND}
+
+
+def _require_finite(arrays: Arrays, model: str) -> None:
+    for name, values in arrays.items():
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise ConfigError(f"array {name!r} of {model} holds NaN or infinity")
 
 
 def _finite(values: Any) -> Any:

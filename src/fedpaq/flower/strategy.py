@@ -5,12 +5,12 @@
 
 One round (Algorithm 1):
 
-    1  gather    wait until the clients are there                                    roster.py
-    2  draw      exactly r of them, by seed and round, over their own numbers        line 2
-    3  send      the model as one packed array, to each with its seed, round, number line 3
-    4  collect   replies until the deadline; refuse what is malformed, and say why   replies.py
-    5  mean      x_{k+1} = x_k + mean of the payloads that counted                   line 11, mean.py
-    6  save      the state, in one step                                              state.py
+    1  gather    wait until the clients are there                                     roster.py
+    2  draw      exactly r of them, by seed and round, over their own numbers         line 2
+    3  send      the model as one packed array, to each with its seed, round, number  line 3
+    4  collect   replies until the deadline; refuse what is malformed, and say why    replies.py
+    5  mean      x_{k+1} = x_k + uniform mean of the payloads that counted            line 11, mean.py
+    6  save      the state, in one step                                               state.py
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -27,39 +28,44 @@ from flwr.serverapp.strategy import Result, Strategy
 from fedpaq.config import require_int, require_positive
 from fedpaq.cost_model import CostModel
 from fedpaq.errors import ConfigError
-from fedpaq.flower import protocol
-from fedpaq.flower.exchange import ask
-from fedpaq.flower.layout import EXACT, as_record
-from fedpaq.flower.metrics import Pricing, mean_metrics, round_metrics
+from fedpaq.flower.layout import EXACT
+from fedpaq.flower.loop import EvaluateFn, Loop
+from fedpaq.flower.metrics import Pricing, mean_metrics, record_of
 from fedpaq.flower.replies import Rules
-from fedpaq.flower.roster import Roster
-from fedpaq.flower.rounds import ClosedRound, OpenRound
-from fedpaq.flower.state import RoundRecord, State
+from fedpaq.flower.roster import Roster, draw
+from fedpaq.flower.rounds import OpenRound, RoundRecord
+from fedpaq.flower.state import ROUND, State
+from fedpaq.flower.wrappers import refuse_what_cannot_work
 from fedpaq.quantizers import Quantizer
-from fedpaq.randomness import Key, sample_without_replacement
+from fedpaq.quantizers.registry import parse
+from fedpaq.randomness import Key
 from fedpaq.server.aggregation import Aggregation
 from fedpaq.storage import checkpoint as checkpoints
+from fedpaq.storage.lock import hold
 
 log = logging.getLogger("flwr")
-EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
-TTL_SLACK = 60.0  # seconds; the deadline is ours to watch, not the SuperLink's
+TTL_SLACK = 60.0  # seconds; the strategy watches the deadline, not the SuperLink
 EVALUATION = 1  # "client" of the stream that draws who evaluates; participants use 0
 
 
 class FedPAQ(Strategy):
     """FedPAQ as a Flower strategy; clients need ``quantize_mod``.
 
-    ``clients_per_round`` [r] clients are drawn from those connected; before each draw the server
-    waits for ``num_clients`` [n] of them (default: r), but after ``patience`` seconds goes on with
-    what is there. A round closes ``deadline`` seconds after the model was sent; with fewer than
-    ``min_replies`` good replies the model stays as it is.
+    ``clients_per_round`` [r] clients are drawn from those connected. Before each draw the server
+    waits for ``num_clients`` [n] of them (default: r), but at most ``patience`` seconds. A round
+    closes ``deadline`` seconds after the model was sent. With fewer than ``min_replies`` good
+    replies the model stays as it is; ``max_failed_rounds`` such rounds in a row end the run with an
+    error.
 
-    ``max_update_norm`` refuses larger updates; ``quantizer`` refuses payloads made otherwise;
-    ``aggregation`` (see ``fedpaq.server.aggregation``) replaces the plain mean. ``exact`` names arrays, by
-    pattern, that are not quantized. ``checkpoint`` is a file: written after each round, and
-    continued from if it exists. ``cost_model`` and ``gradients_per_client`` [tau B] add the
-    modelled time to each round's metrics. ``fraction_evaluate``, ``weighted_by_key`` and the two
-    record keys mean what they mean in Flower's FedAvg.
+    The mean is uniform, as in the paper: every counted client has the same weight, whatever its
+    number of examples. ``weighted_by_key`` weights the clients' metrics only.
+
+    ``max_update_norm`` refuses larger updates; ``quantizer`` (an object, or text such as
+    ``"low-precision:1"``) refuses payloads made otherwise; ``aggregation`` (see
+    ``fedpaq.server.aggregation``) replaces the plain mean. ``exact`` names arrays, by pattern, that
+    are not quantized. ``checkpoint`` is a file: it is written after each round, and the run continues
+    from it if it exists. ``cost_model`` and ``gradients_per_client`` [tau B] add the modelled time to
+    each round's metrics. ``fraction_evaluate`` and the two record keys are those of Flower's FedAvg.
     """
 
     def __init__(
@@ -71,8 +77,9 @@ class FedPAQ(Strategy):
         deadline: float = 600.0,
         patience: float = 60.0,
         min_replies: int = 1,
+        max_failed_rounds: int = 3,
         max_update_norm: float | None = None,
-        quantizer: Quantizer | None = None,
+        quantizer: Quantizer | str | None = None,
         aggregation: Aggregation | None = None,
         exact: Sequence[str] = EXACT,
         checkpoint: str | os.PathLike[str] | None = None,
@@ -86,7 +93,8 @@ class FedPAQ(Strategy):
         self.clients_per_round, self.seed, self.min_replies = clients_per_round, seed, min_replies
         self.num_clients = clients_per_round if num_clients is None else num_clients
         self.deadline, self.patience, self.checkpoint = deadline, patience, checkpoint
-        self.max_update_norm, self.quantizer = max_update_norm, quantizer
+        self.max_failed_rounds, self.max_update_norm = max_failed_rounds, max_update_norm
+        self.quantizer = parse(quantizer) if isinstance(quantizer, str) else quantizer
         self.aggregation, self.exact = aggregation, tuple(exact)
         self.cost_model, self.gradients_per_client = cost_model, gradients_per_client
         self.fraction_evaluate, self.weighted_by_key = fraction_evaluate, weighted_by_key
@@ -95,6 +103,7 @@ class FedPAQ(Strategy):
         self._roster = Roster()
         self._state: State | None = None
         self._open: OpenRound | None = None
+        self._failed = 0  # rounds in a row with too few replies
 
     @property
     def history(self) -> list[RoundRecord]:
@@ -113,72 +122,68 @@ class FedPAQ(Strategy):
     ) -> Result:
         """Run rounds until ``num_rounds`` are done, from the checkpoint where there is one.
 
-        The arguments are those of Flower's strategies; ``timeout`` caps the deadline.
+        The arguments are those of Flower's strategies; ``timeout`` caps the deadline. A second
+        server on the same checkpoint is refused.
         """
         require_int("num_rounds", num_rounds, 1)
-        state = self._begin(initial_arrays)
-        self.summary()
-        train_config, evaluate_config = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
-        seconds = min(self.deadline, timeout)
-        if evaluate_fn and not state.rounds_done:
-            state.note("server", 0, evaluate_fn(0, initial_arrays))
-        for at in range(state.rounds_done + 1, num_rounds + 1):
-            log.info("[ROUND %d/%d]", at, num_rounds)
-            messages = list(self.configure_train(at, initial_arrays, train_config, grid))
-            arrays, _ = self.aggregate_train(at, ask(grid, messages, seconds))
-            messages = list(self.configure_evaluate(at, arrays, evaluate_config, grid))
-            state.note("clients", at, self.aggregate_evaluate(at, ask(grid, messages, seconds)))
-            if evaluate_fn:
-                state.note("server", at, evaluate_fn(at, arrays))
-        self._save()
-        return self._result()
+        configs = {
+            "train_config": ConfigRecord() if train_config is None else train_config,
+            "evaluate_config": ConfigRecord() if evaluate_config is None else evaluate_config,
+        }
+        with nullcontext() if self.checkpoint is None else hold(self.checkpoint):
+            state = self._begin(initial_arrays, configs)
+            self.summary()
+            seconds = min(self.deadline, timeout)
+            Loop(self, state, grid, seconds, evaluate_fn, self.checkpoint).run(num_rounds)
+            return state.result()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Draw the participants and return the message for each: lines 2 and 3."""
-        state = self._state or self._begin(arrays)
+        """Draw the participants and return the message for each, with the model given: lines 2 and 3."""
+        if self._state is None or server_round <= self._state.rounds_done:  # driven by another loop than ours
+            refuse_what_cannot_work(self.checkpoint)
+            self._begin(arrays)
+        state = self._begun()
+        state.adopt(arrays)
         present = self._roster.gather(grid, self.num_clients, self.min_replies, self.patience)
-        clients = list(present)
-        key = Key(seed=self.seed, round=server_round - 1)
-        drawn = sample_without_replacement(key, len(clients), min(self.clients_per_round, len(clients)))
-        participants = [clients[at] for at in drawn]
-        log.info("round=%d: clients %s of %d present", server_round, participants, len(clients))
-        config["server-round"] = server_round
-        packed = protocol.bytes_array(protocol.PACKED, state.layout.pack(state.arrays()))
-        model = ArrayRecord({protocol.PACKED: packed})
-        messages = {
-            client: self._train_message(server_round, client, present[client], model, config)
-            for client in participants
-        }
-        self._open = OpenRound(server_round, messages)
-        return list(messages.values())
+        asked = draw(present, self.clients_per_round, Key(seed=self.seed, round=server_round - 1))
+        log.info("round=%d: clients %s of %d present", server_round, list(asked), len(present))
+        config[ROUND] = server_round
+        content = {self.arrayrecord_key: state.packed(), self.configrecord_key: config}
+        self._open = OpenRound.ask(server_round, asked, content, self.seed, state.layout, self._ttl)
+        return list(self._open.asked.values())
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord, MetricRecord]:
-        """Check the replies, take the mean of those that count, save: line 11."""
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Check the replies and move the model by the mean of those that count: line 11."""
         state, opened = self._begun(), self._open
         if opened is None or opened.server_round != server_round:
             raise ConfigError(f"server_round={server_round} was not opened; call configure_train first")
-        rules = Rules(state.layout, self.quantizer, self.max_update_norm)
+        rules = Rules(state.layout, self.quantizer, self.max_update_norm, self.seed, server_round - 1)
         closed = opened.close(replies, rules, self.aggregation)
         closed.log()
         params, exact = state.params, state.exact
         if len(closed.counted) >= self.min_replies:
+            self._failed = 0
             params, exact = closed.mean.apply(params)
         else:
-            log.warning(
-                "round=%d: %d replies count, min_replies=%d; the model stays as it is",
-                server_round,
-                len(closed.counted),
-                self.min_replies,
-            )
-        record = self._record(closed)
+            self._failed += 1
+            few = f"round={server_round}: {len(closed.counted)} replies count, min_replies={self.min_replies}"
+            log.warning("%s; the model stays as it is", few)
+            if self._failed >= self.max_failed_rounds:
+                raise ConfigError(
+                    f"{few}; max_failed_rounds={self.max_failed_rounds} rounds in a row had too few: "
+                    f"{'; '.join(closed.faults()[:3])}"
+                )
+        pricing = None
+        if self.cost_model is not None:
+            pricing = Pricing(self.cost_model, self.gradients_per_client, self.seed)
+        record = record_of(closed, state.layout.dimension, self.weighted_by_key, pricing)
         state.advance(record, params, exact)
-        self._save()
         log.info("round=%d: %s", server_round, record.metrics)
-        return as_record(state.arrays()), MetricRecord(record.metrics)
+        return state.record(), MetricRecord(record.metrics)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -187,15 +192,15 @@ class FedPAQ(Strategy):
         present = self._roster.present(grid) if self.fraction_evaluate else {}
         if not present:
             return []
-        count = min(len(present), max(1, math.floor(self.fraction_evaluate * len(present))))
-        key = Key(seed=self.seed, round=server_round - 1, client=EVALUATION)
-        nodes = [list(present.values())[at] for at in sample_without_replacement(key, len(present), count)]
-        config["server-round"] = server_round
+        count = max(1, math.floor(self.fraction_evaluate * len(present)))
+        nodes = draw(present, count, Key(seed=self.seed, round=server_round - 1, client=EVALUATION)).values()
+        config[ROUND] = server_round
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
-        return [self._message(content, node, MessageType.EVALUATE, server_round) for node in nodes]
+        kind, group = MessageType.EVALUATE, str(server_round)
+        return [Message(content, node, kind, ttl=self._ttl, group_id=group) for node in nodes]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Return the mean of what the clients measured, weighted by their number of examples."""
+        """Return the mean of what the clients measured, weighted by ``weighted_by_key``."""
         reports = []
         for reply in replies:
             if reply.has_error():
@@ -207,23 +212,26 @@ class FedPAQ(Strategy):
 
     def summary(self) -> None:
         """Log the settings."""
-        log.info(
-            "FedPAQ: clients_per_round=%d of num_clients=%d, seed=%d, deadline=%g s, min_replies=%d, p=%d, "
-            "from round %d",
-            self.clients_per_round,
-            self.num_clients,
-            self.seed,
-            self.deadline,
-            self.min_replies,
-            self._begun().layout.dimension,
-            self._begun().rounds_done + 1,
+        names = (
+            "clients_per_round",
+            "num_clients",
+            "seed",
+            "deadline",
+            "patience",
+            "min_replies",
+            "checkpoint",
         )
+        log.info("FedPAQ: %s", ", ".join(f"{name}={getattr(self, name)}" for name in names))
+        if self._state is not None:
+            state = self._state
+            log.info("run=%s: p=%d, from round %d", state.run, state.layout.dimension, state.rounds_done + 1)
 
     def _check(self) -> None:
         require_int("clients_per_round", self.clients_per_round, 1)
         require_int("num_clients", self.num_clients, self.clients_per_round)
         require_int("seed", self.seed, 0, 2**64 - 1)
         require_int("min_replies", self.min_replies, 1, self.clients_per_round)
+        require_int("max_failed_rounds", self.max_failed_rounds, 1)
         require_positive("deadline", self.deadline)
         require_positive("patience", self.patience, zero_allowed=True)
         require_positive("fraction_evaluate", self.fraction_evaluate, zero_allowed=True)
@@ -232,15 +240,16 @@ class FedPAQ(Strategy):
         if self.gradients_per_client is not None:
             require_int("gradients_per_client", self.gradients_per_client, 1)
 
-    def _begin(self, arrays: ArrayRecord) -> State:
+    def _begin(self, arrays: ArrayRecord, configs: dict[str, ConfigRecord] | None = None) -> State:
         """Return the state to start from: the checkpoint's, or that of the initial model."""
         settings = {
             "clients_per_round": self.clients_per_round,
             "num_clients": self.num_clients,
             "seed": self.seed,
+            "quantizer": "any" if self.quantizer is None else self.quantizer.name,
             "aggregation": "mean" if self.aggregation is None else self.aggregation.name,
         }
-        self._state = State.begin(settings, arrays, self.exact)
+        self._state, self._failed = State.begin(settings, arrays, self.exact, configs), 0
         if self.checkpoint is not None and checkpoints.exists(self.checkpoint):
             self._state = State.load(self.checkpoint).continuing(self._state, self.checkpoint)
             log.info("continuing after round %d from %s", self._state.rounds_done, self.checkpoint)
@@ -251,50 +260,6 @@ class FedPAQ(Strategy):
             raise ConfigError("the strategy has no model yet; call start, or configure_train first")
         return self._state
 
-    def _train_message(
-        self, server_round: int, client: int, node: int, model: ArrayRecord, config: ConfigRecord
-    ) -> Message:
-        asked = protocol.question(
-            protocol.TRAIN,
-            seed=str(self.seed),  # beyond the range of a record's integers
-            round=server_round - 1,
-            client=client,
-            layout=self._begun().layout.to_json(),
-        )
-        content = RecordDict(
-            {self.arrayrecord_key: model, self.configrecord_key: config, protocol.RECORD: asked}
-        )
-        return self._message(content, node, MessageType.TRAIN, server_round)
-
-    def _message(self, content: RecordDict, node: int, kind: str, server_round: int) -> Message:
-        return Message(content, node, kind, ttl=self.deadline + TTL_SLACK, group_id=str(server_round))
-
-    def _record(self, closed: ClosedRound) -> RoundRecord:
-        pricing = None
-        if self.cost_model is not None:
-            pricing = Pricing(self.cost_model, self.gradients_per_client, self.seed)
-        reported = mean_metrics([upload.metrics for upload in closed.counted], self.weighted_by_key)
-        return RoundRecord(
-            server_round=closed.server_round,
-            asked=closed.asked,
-            counted=[upload.client for upload in closed.counted],
-            rejected=closed.rejected,
-            late=closed.late,
-            metrics=reported | round_metrics(closed, self._begun().layout.dimension, pricing),
-        )
-
-    def _save(self) -> None:
-        if self.checkpoint is not None:
-            self._begun().save(self.checkpoint)
-
-    def _result(self) -> Result:
-        """Return Flower's result, with the rounds before a restart."""
-        state = self._begun()
-        result = Result(arrays=as_record(state.arrays()))
-        for record in state.history:
-            result.train_metrics_clientapp[record.server_round] = MetricRecord(record.metrics)
-        for at, values in state.evaluations["clients"].items():
-            result.evaluate_metrics_clientapp[at] = MetricRecord(values)
-        for at, values in state.evaluations["server"].items():
-            result.evaluate_metrics_serverapp[at] = MetricRecord(values)
-        return result
+    @property
+    def _ttl(self) -> float:
+        return self.deadline + TTL_SLACK

@@ -1,7 +1,7 @@
 """Devices: where the arrays of a run live. Params are kept on the host; data and updates on the device.
 
-Params visit the device once a round, as the real server's model would: the callback, the checkpoint
-and the check for divergence need them here, and they are one row where the updates are r.
+Params are copied to the device once per round, as the real server sends its model: the callback, the
+checkpoint and the check for divergence need them on the host, and they are one row where updates are r.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedpaq.errors import ConfigError
 
-BUDGET = 2**33  # bytes of a GPU's memory for one part of a round: launches cost nothing from there on
+BUDGET = 2**33  # bytes of GPU memory for one part of a round: larger parts do not run faster
 
 
 def require_device(device: str | torch.device) -> torch.device:

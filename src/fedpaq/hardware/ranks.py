@@ -1,10 +1,10 @@
 """Ranks: the processes that share a run's local work, as ``torchrun`` starts them.
 
-Every rank holds the whole problem and the same params, does a share of each round's jobs, and learns
-what the others made of theirs: payloads, over gloo. All of them return the same history; only the first
-one evaluates and saves, and the first to fail reports why.
+Every rank holds the whole problem and the same params, does a share of each round's jobs, and receives
+the payloads of the others, over gloo. All of them return the same history; only the first evaluates,
+saves and prints.
 
-    with join() as ranks:                                   # alone, where torchrun is not at work
+    with join() as ranks:                                   # ALONE, if torchrun did not start this process
         history = fedpaq.train(problem, config, ranks=ranks)
 """
 
@@ -50,11 +50,11 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the rank that evaluates, saves and speaks."""
+        """Whether this is the rank that evaluates, saves and prints."""
         return self.rank == 0
 
     def share(self, jobs: int) -> slice:
-        """Return this rank's part of some jobs: shares are contiguous and differ by at most one.
+        """Return this rank's part of some jobs: parts are contiguous, and their sizes differ by at most one.
 
         >>> [Ranks(rank, 3).share(7) for rank in range(3)]
         [slice(0, 2, None), slice(2, 4, None), slice(4, 7, None)]
@@ -83,12 +83,12 @@ class Ranks:
         with _contact(self):
             size = torch.tensor([len(data)])
             dist.broadcast(size, 0)
-            told = _tensor(data).clone() if self.is_first else torch.empty(int(size), dtype=torch.uint8)
-            dist.broadcast(told, 0)
-        return told.numpy().tobytes()
+            received = _tensor(data).clone() if self.is_first else torch.empty(int(size), dtype=torch.uint8)
+            dist.broadcast(received, 0)
+        return received.numpy().tobytes()
 
     def reports_failure(self) -> bool:
-        """Whether this rank is the first to end, which says why; the others follow in silence."""
+        """Whether this rank failed first and so reports why; the others end in silence."""
         if self.store is None:
             return True
         try:
@@ -107,7 +107,7 @@ def dense_bytes(size: int, ranks: int) -> int:
 
 @contextmanager
 def join(device: str = "cpu", timeout_seconds: float = TIMEOUT_SECONDS) -> Iterator[Ranks]:
-    """Join the ranks that ``torchrun`` started, or yield ``ALONE`` where it started none.
+    """Join the ranks that ``torchrun`` started, or yield ``ALONE`` if it started none.
 
     An error ends every rank: the first to fail raises it, the others leave with exit code 2.
     """
@@ -117,7 +117,7 @@ def join(device: str = "cpu", timeout_seconds: float = TIMEOUT_SECONDS) -> Itera
     ranks = _start(device, timedelta(seconds=timeout_seconds))
     try:
         yield ranks
-        _wait_for_all(ranks, "done", timeout_seconds)  # nobody hangs up while another still listens
+        _wait_for_all(ranks, "done", timeout_seconds)  # a rank that left early would look lost to the others
         _hang_up()
         _wait_for_all(ranks, "gone", timeout_seconds)
     except Exception:
@@ -129,10 +129,10 @@ def join(device: str = "cpu", timeout_seconds: float = TIMEOUT_SECONDS) -> Itera
 
 
 def _wait_for_all(ranks: Ranks, stage: str, timeout_seconds: float) -> None:
-    """Wait until every rank has come to this stage, or the store is gone.
+    """Wait until every rank has reached this stage, or the store is gone.
 
-    By the store, not by gloo's barrier: a thread of gloo that lets go of a tensor while Python shuts down
-    aborts the process (pytorch issue 190489), so the last word should not be gloo's.
+    Through the store, not gloo's barrier: a gloo thread that frees a tensor while Python shuts down
+    aborts the process (pytorch issue 190489), so gloo must not be used last.
     """
     deadline = time.monotonic() + timeout_seconds
     with suppress(RuntimeError):

@@ -32,7 +32,7 @@ PARTITIONS = ("iid", "dirichlet", "by-label")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class LoadRequest:
     """The arguments of ``load``, as a problem's builder receives them."""
 
     name: str
@@ -61,7 +61,7 @@ class Request:
         return iid(len(labels), self.num_clients, seed=self.seed)
 
 
-def _mnist_logistic(request: Request) -> Problem:
+def _mnist_logistic(request: LoadRequest) -> Problem:
     images, digits = _first(request, npz.bundled(), "the bundled file")
     labels = (digits == 8).astype(np.float32)
     return Problem(
@@ -83,7 +83,7 @@ class DenseClassifier:
     dataset: str
     hidden: tuple[int, ...]
 
-    def __call__(self, request: Request) -> Problem:
+    def __call__(self, request: LoadRequest) -> Problem:
         """Build the problem."""
         data = load_dataset(self.dataset, data_dir=request.data_dir)
         images, labels = _first(request, data.arrays, f"file={str(data.source.path)!r}")
@@ -100,7 +100,7 @@ class DenseClassifier:
         )
 
 
-def _synthetic_quadratic(request: Request) -> Problem:
+def _synthetic_quadratic(request: LoadRequest) -> Problem:
     _require_iid(request)
     return synthetic_quadratic(
         num_clients=request.num_clients,
@@ -110,7 +110,7 @@ def _synthetic_quadratic(request: Request) -> Problem:
     )
 
 
-def _synthetic_logistic(request: Request) -> Problem:
+def _synthetic_logistic(request: LoadRequest) -> Problem:
     _require_iid(request)
     return synthetic_logistic(
         num_clients=request.num_clients,
@@ -121,52 +121,52 @@ def _synthetic_logistic(request: Request) -> Problem:
 
 
 @dataclass(frozen=True)
-class Named:
+class ProblemEntry:
     """A problem's builder, its dataset (None: nothing to fetch), a step size that works, what it is."""
 
-    build: Callable[[Request], Problem]
+    build: Callable[[LoadRequest], Problem]
     dataset: str | None
     step_size: float
     summary: str
 
 
 PROBLEMS = {
-    "mnist-logistic": Named(
+    "mnist-logistic": ProblemEntry(
         _mnist_logistic, None, 0.5, "regularised logistic regression, MNIST digits 0 and 8 (bundled), p = 785"
     ),
     # The paper gives no width for its one-hidden-layer networks. 128 makes 101,770 parameters, the
-    # size of its CIFAR-10 network; 100 is one unit a label, so that the layer is no bottleneck.
-    "fashion-mlp": Named(
+    # size of its CIFAR-10 network; 100 is one unit per label, so the layer is not a bottleneck.
+    "fashion-mlp": ProblemEntry(
         DenseClassifier("fashion-mnist", (128,)),
         "fashion-mnist",
         0.1,
         "dense network 784-128-10 on Fashion-MNIST, p = 101,770",
     ),
-    "cifar10-mlp-92k": Named(
+    "cifar10-mlp-92k": ProblemEntry(
         DenseClassifier("cifar10", (29,) * 4),
         "cifar10",
         0.05,
         "dense network 3072-29-29-29-29-10 on CIFAR-10, p = 92,027",
     ),
-    "cifar10-mlp-248k": Named(
+    "cifar10-mlp-248k": ProblemEntry(
         DenseClassifier("cifar10", (75,) * 4),
         "cifar10",
         0.05,
         "dense network 3072-75-75-75-75-10 on CIFAR-10, p = 248,335",
     ),
-    "cifar100-mlp": Named(
+    "cifar100-mlp": ProblemEntry(
         DenseClassifier("cifar100", (100,)),
         "cifar100",
         0.05,
         "dense network 3072-100-100 on CIFAR-100, p = 317,400",
     ),
-    "synthetic-quadratic": Named(
+    "synthetic-quadratic": ProblemEntry(
         _synthetic_quadratic,
         None,
         0.05,
         "strongly convex quadratic with L, mu, sigma and optimum known, p = 20",
     ),
-    "synthetic-logistic": Named(
+    "synthetic-logistic": ProblemEntry(
         _synthetic_logistic, None, 0.5, "small logistic regression for up to millions of clients, p = 10"
     ),
 }
@@ -183,12 +183,12 @@ def describe(name: str) -> str:
     >>> describe("cifar10-mlp-92k")
     'dense network 3072-29-29-29-29-10 on CIFAR-10, p = 92,027'
     """
-    return _named(name).summary
+    return _entry(name).summary
 
 
 def suggested_step_size(name: str) -> float:
     """Return a step size that works for the problem with a few local steps; tune it for best results."""
-    return _named(name).step_size
+    return _entry(name).step_size
 
 
 def load(
@@ -223,7 +223,7 @@ def load(
         require_int("samples_per_client", samples_per_client, 1)
     if partition not in PARTITIONS:
         raise unknown_name("partition", partition, PARTITIONS)
-    request = Request(
+    request = LoadRequest(
         name=name,
         num_clients=num_clients,
         seed=seed,
@@ -234,16 +234,16 @@ def load(
         data_dir=os.environ.get("FEDPAQ_DATA") or None if data_dir is None else data_dir,
         regularization=regularization,
     )
-    return _named(name).build(request)
+    return _entry(name).build(request)
 
 
-def _named(name: str) -> Named:
+def _entry(name: str) -> ProblemEntry:
     if name not in PROBLEMS:
         raise unknown_name("problem", name, PROBLEMS)
     return PROBLEMS[name]
 
 
-def _first(request: Request, arrays: Arrays, source: str) -> tuple[UInt8, UInt8]:
+def _first(request: LoadRequest, arrays: Arrays, source: str) -> tuple[UInt8, UInt8]:
     wanted, there = request.num_samples, len(arrays.x_train)
     if wanted > there and request.samples_per_client is not None:
         raise ConfigError(
@@ -264,6 +264,6 @@ def _standardised(images: UInt8, spec: DatasetSpec) -> npt.NDArray[np.float32]:
     return channels.reshape(len(images), -1)
 
 
-def _require_iid(request: Request) -> None:
+def _require_iid(request: LoadRequest) -> None:
     if request.partition != "iid":
         raise ConfigError(f"partition={request.partition!r} is not offered by {request.name}; choose 'iid'")

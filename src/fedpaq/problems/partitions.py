@@ -168,7 +168,7 @@ def _group_by(owner: Int64, num_clients: int) -> Partition:
 def _labels(targets: Any) -> npt.NDArray[Any]:
     labels = np.asarray(targets)
     if labels.ndim != 1:
-        raise ConfigError(f"targets.shape={labels.shape} is not one label a sample; pass a vector")
+        raise ConfigError(f"targets.shape={labels.shape} is not one label per sample; pass a vector")
     if labels.dtype.kind == "f" and not np.array_equal(labels, np.floor(labels)):
         raise ConfigError("targets hold fractions or NaN, not labels; pass whole numbers, or use iid")
     return labels

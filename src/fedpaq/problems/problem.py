@@ -22,8 +22,7 @@ from fedpaq.config import require_positive
 from fedpaq.errors import ConfigError, DatasetError
 from fedpaq.problems.dense_network import DenseNetwork, recognise
 from fedpaq.problems.partitions import Partition
-from fedpaq.problems.samples import as_tensor, count_correct, label_kind, require_labels
-from fedpaq.problems.trial import try_loss, try_model
+from fedpaq.problems.trial import as_tensor, count_correct, label_kind, require_labels, try_loss, try_model
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 EVALUATION_ROWS = 8192  # samples per forward pass: large products, bounded memory

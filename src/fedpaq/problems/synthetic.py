@@ -21,7 +21,7 @@ class Quadratic(nn.Module):
     def __init__(self, curvature: Tensor) -> None:
         super().__init__()
         self.x = nn.Parameter(torch.zeros(len(curvature)))
-        # Trained never: a constant of the module, so that it has no state besides x.
+        # Never trained: a constant of the module, so that x is its only state.
         self.curvature = nn.Parameter(curvature, requires_grad=False)
 
     def forward(self, samples: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ def synthetic_logistic(
 
 
 def _shared(num_samples: int, num_clients: int) -> Partition:
-    """Let every client hold all samples: 8 bytes a client and sample."""
+    """Let every client hold all samples: 8 bytes per client and sample."""
     offsets = np.arange(num_clients + 1, dtype=np.int64) * num_samples
     return Partition(np.tile(np.arange(num_samples, dtype=np.int64), num_clients), offsets)
 

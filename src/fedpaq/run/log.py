@@ -1,10 +1,10 @@
-"""RoundLog: one row per round, written while the run goes on, for the tools that people watch runs with.
+"""RoundLog: one row per round, written during the run, for the tools with which people watch runs.
 
     with open_log("run.csv") as log:  # or run.jsonl, or a folder that TensorBoard is pointed at
         fedpaq.train(problem, config, callback=lambda record, _: log.add("FedPAQ", record))
 
-A row is on the disk before the next round begins. A run that is resumed keeps the rows of the rounds
-it has behind it; those it plays again are replaced, and half a row that a crash left is dropped.
+A row is on the disk before the next round begins. A resumed run keeps the rows of the rounds that are
+done; rounds it plays again replace theirs, and half a row left by a crash is dropped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 
 class RoundLog(Protocol):
-    """Where rounds are written to."""
+    """Where the rounds of a run are written."""
 
     def add(self, method: str, record: Record) -> None:
         """Write the state after one round of a method."""
@@ -46,7 +46,7 @@ def open_log(path: StrPath, *, resume: bool = False) -> RoundLog:
     target = Path(path)
     if target.suffix in (".csv", ".jsonl"):
         if not target.absolute().parent.is_dir():
-            raise ConfigError(f"log={str(path)!r} is in no folder that exists; make it first")
+            raise ConfigError(f"log={str(path)!r} is in a folder that does not exist; create it first")
         return TextLog(target, resume)
     if target.suffix and not target.is_dir():
         raise ConfigError(f"log={str(path)!r} has an unknown form; choose FILE.csv, FILE.jsonl or a FOLDER")
@@ -74,11 +74,11 @@ class TextLog:
         self._stream.close()
 
     def add(self, method: str, record: Record) -> None:
-        """Append the row; the first of a method replaces what an earlier run wrote of later rounds."""
+        """Append the row; the first row of a method replaces what an earlier run wrote from that round on."""
         if method not in self._begun:
             self._begun.add(method)
             rows = self._read()
-            kept = [row for row in rows if row["method"] != method or int(row["round"]) < record.round]
+            kept = [row for row in rows if row["method"] != method or row["round"] < record.round]
             if len(kept) < len(rows):
                 self._stream.close()
                 self._stream = self._rewrite(kept)
@@ -98,23 +98,21 @@ class TextLog:
         return line.getvalue()
 
     def _read(self) -> list[Row]:
-        """Return the whole rows of the file."""
+        """Return the rows at the start of the file that are complete."""
         text = self._path.read_text(encoding="utf-8", errors="replace")
         lines = text[: text.rfind("\n") + 1].splitlines()
         rows: list[Row] = []
-        with contextlib.suppress(
-            ValueError, TypeError, OverflowError, RecursionError, csv.Error
-        ):  # what is not a row, and what follows it, is not kept
+        # What is not a row, and what follows it, is not kept.
+        with contextlib.suppress(ValueError, TypeError, OverflowError, RecursionError, csv.Error):
             for row in csv.DictReader(lines) if self._csv else map(json.loads, lines):
-                if not isinstance(row, dict) or set(row) != set(COLUMNS) or row["round"] is None:
+                if not isinstance(row, dict) or set(row) != set(COLUMNS):
                     break
-                int(row["round"])
-                rows.append(row)
+                rows.append({**row, "round": int(row["round"])})
         return rows
 
 
 class TensorBoardLog:
-    """Scalars by round in a TensorBoard folder, a run per method."""
+    """Scalars by round in a TensorBoard folder, one run per method."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -128,7 +126,7 @@ class TensorBoardLog:
             writer.close()
 
     def add(self, method: str, record: Record) -> None:
-        """Write every number of the record; rounds that are played again are purged."""
+        """Write every number of the record; rounds that are played again replace theirs."""
         from torch.utils.tensorboard import SummaryWriter
 
         if method not in self._writers:

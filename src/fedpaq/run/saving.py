@@ -5,15 +5,11 @@ What the run is (problem, data, configs, quantizer, ...) is stored too; a checkp
 
 from __future__ import annotations
 
-import io
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from fedpaq.config import require_int
 from fedpaq.errors import CheckpointError, LostRankError
@@ -63,11 +59,11 @@ class SavedRun:
         packed = b""
         if self._policy is not None and files.exists(self._policy.path):
             self._resume(self._policy)
-            packed = _packed(self._state)
+            packed = files.pack(*self._state.to_parts())
         packed = self._ranks.broadcast(packed)  # the other ranks need not reach the first one's disk
         self._is_new = not packed
         if packed and not self._ranks.is_first:
-            self._state.take_up(*_unpacked(packed), self._settings)
+            self._state.take_up(*files.unpack(packed), self._settings)
 
     def rounds(self) -> Iterator[int]:
         """Yield the rounds left to do, k = 0, 1, ..., saving after each; none once every run has diverged."""
@@ -113,20 +109,6 @@ class SavedRun:
             self._state.take_up(header, arrays, self._settings)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CheckpointError(f"checkpoint={path!r} holds an impossible state ({error})") from error
-
-
-def _packed(state: RunState) -> bytes:
-    header, arrays = state.to_parts()
-    parts: dict[str, Any] = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays}
-    buffer = io.BytesIO()
-    np.savez(buffer, **parts)
-    return buffer.getvalue()
-
-
-def _unpacked(packed: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    with np.load(io.BytesIO(packed), allow_pickle=False) as stored:
-        arrays = dict(stored)
-    return json.loads(arrays.pop("header").tobytes()), arrays
 
 
 @contextmanager

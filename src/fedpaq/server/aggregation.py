@@ -21,7 +21,7 @@ import numpy.typing as npt
 from fedpaq import codec
 from fedpaq.config import require_positive
 from fedpaq.errors import ConfigError, unknown_name
-from fedpaq.quantizers import Message
+from fedpaq.quantizers import Key, Message
 from fedpaq.server.mean import MeanAccumulator
 
 Float64 = npt.NDArray[np.float64]
@@ -35,8 +35,8 @@ class RoundAccumulator(Protocol):
     def add(self, messages: Sequence[Message], run_of: Int64) -> None:
         """Take in messages, in client order; message j belongs to run ``run_of[j]``."""
 
-    def add_payload(self, payload: Any, run: int) -> None:
-        """Take in one payload; on WireFormatError everything is as it was."""
+    def add_payload(self, payload: Any, run: int, key: Key) -> None:
+        """Take in the payload of a key; on WireFormatError all is as it was."""
 
     def mean(self) -> Float64:
         """Return what is added to the params of each run: (runs, p)."""
@@ -167,8 +167,8 @@ class StoredMessages:
         for message, run in zip(messages, run_of.tolist(), strict=True):
             self._messages[run].append(message)
 
-    def add_payload(self, payload: Any, run: int) -> None:
-        self._messages[run].append(codec.decode(payload, dimension=self._dimension))
+    def add_payload(self, payload: Any, run: int, key: Key) -> None:
+        self._messages[run].append(codec.decode(payload, dimension=self._dimension, key=key))
 
     def mean(self) -> Float64:
         rows = [self._combine(messages, np.zeros(self._dimension)) for messages in self._messages]

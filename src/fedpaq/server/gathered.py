@@ -3,7 +3,7 @@
 What travels is what a real server would receive: kilobytes where messages are quantized. Every rank adds all
 payloads in client order, so params are the same, to the bit, for any number of ranks.
 
-    one rank's part of a round:  lengths of its payloads | runs it found diverged | its payloads
+    one rank's part of a round:  number of jobs | lengths, seeds, clients of its jobs | runs diverged | payloads
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import numpy.typing as npt
 from fedpaq import codec
 from fedpaq.clients.work import LocalWork
 from fedpaq.hardware.ranks import Ranks
-from fedpaq.quantizers import Quantizer
+from fedpaq.quantizers import Keys, Quantizer
 from fedpaq.server.aggregation import Aggregation
 from fedpaq.server.encoded import add_diverged, quantize_or_mark_diverged
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
-LENGTH = np.dtype("<i8")
+JOB = np.dtype([("length", "<i8"), ("seed", "<u8"), ("client", "<i8")])
 
 
 @dataclass(frozen=True)
@@ -50,38 +50,50 @@ class GatheredInbox:
     def __init__(self, uplink: Gathered, runs: int, dimension: int) -> None:
         self._uplink, self._dimension = uplink, dimension
         self._payloads: list[bytes] = []
-        self._diverged = np.zeros(runs, np.uint8)
+        self._jobs: list[npt.NDArray[Any]] = [np.empty(0, JOB)]
+        self._diverged, self._round = np.zeros(runs, np.uint8), 0
 
     def add(self, updates: Any, work: LocalWork) -> None:
         """Take the updates (jobs, p) of some of this rank's work."""
         messages, diverged = quantize_or_mark_diverged(self._uplink.quantizer, updates, work)
         self._diverged[diverged] = 1
-        self._payloads += codec.encode_batch(messages)
+        payloads = codec.encode_batch(messages)
+        jobs = np.empty(len(payloads), JOB)
+        jobs["length"], jobs["seed"], jobs["client"] = (
+            [len(each) for each in payloads],
+            work.seeds,
+            work.clients,
+        )
+        self._payloads += payloads
+        self._jobs.append(jobs)
+        self._round = work.round
 
     def finish(self) -> tuple[Float64, Int64]:
         """Return what is added to the params of each run (runs, p), and its payload bytes (runs,)."""
-        lengths = np.array([len(payload) for payload in self._payloads], LENGTH)
-        front = len(lengths).to_bytes(8, "little") + lengths.tobytes() + self._diverged.tobytes()
-        payloads, diverged = [], np.zeros_like(self._diverged)
-        for part in self._uplink.ranks.all_gather(b"".join([front, *self._payloads])):
-            theirs, found = _unpacked(part, len(diverged))
-            payloads += theirs
-            diverged |= found
-        runs = len(diverged)
+        mine = np.concatenate(self._jobs)
+        front = len(mine).to_bytes(8, "little") + mine.tobytes() + self._diverged.tobytes()
+        parts = self._uplink.ranks.all_gather(b"".join([front, *self._payloads]))
+        runs = len(self._diverged)
+        unpacked = [_unpacked(part, runs) for part in parts]
+        jobs = np.concatenate([jobs for jobs, _, _ in unpacked])
+        payloads = [payload for _, payloads, _ in unpacked for payload in payloads]
+        diverged = np.bitwise_or.reduce([found for _, _, found in unpacked])
+        keys = Keys(jobs["seed"], np.full(len(jobs), self._round, np.int64), jobs["client"])
         accumulator = self._uplink.aggregation.start(runs, self._dimension)
         add_diverged(accumulator, np.flatnonzero(diverged), self._dimension)
-        for job, payload in enumerate(payloads):
-            accumulator.add_payload(payload, job * runs // len(payloads))  # jobs come run after run
-        sizes = np.array([len(payload) for payload in payloads], np.int64)
-        return accumulator.mean(), sizes.reshape(runs, -1).sum(axis=1)
+        for job, (payload, key) in enumerate(zip(payloads, keys, strict=True)):
+            accumulator.add_payload(payload, job * runs // len(jobs), key)  # jobs come run after run
+        return accumulator.mean(), jobs["length"].reshape(runs, -1).sum(axis=1)
 
 
-def _unpacked(part: bytes, runs: int) -> tuple[list[memoryview], npt.NDArray[np.uint8]]:
-    """Return the payloads of one rank, in order, and a flag for each run it found diverged."""
+def _unpacked(part: bytes, runs: int) -> tuple[npt.NDArray[Any], list[memoryview], npt.NDArray[np.uint8]]:
+    """Return the jobs of one rank, their payloads, and a flag for each run it found diverged."""
     count = int.from_bytes(part[:8], "little")
-    lengths = np.frombuffer(part, LENGTH, count, 8)
-    start = 8 + lengths.nbytes
-    ends = start + runs + np.cumsum(lengths)
+    jobs = np.frombuffer(part, JOB, count, 8)
+    start = 8 + jobs.nbytes
+    ends = start + runs + np.cumsum(jobs["length"])
     view = memoryview(part)
-    payloads = [view[end - length : end] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)]
-    return payloads, np.frombuffer(part, np.uint8, runs, start)
+    payloads = [
+        view[end - size : end] for end, size in zip(ends.tolist(), jobs["length"].tolist(), strict=True)
+    ]
+    return jobs, payloads, np.frombuffer(part, np.uint8, runs, start)

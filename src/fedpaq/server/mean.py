@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fedpaq import codec
 from fedpaq.kernels import numba as compiled
-from fedpaq.quantizers import Message, QuantizedBatch
+from fedpaq.quantizers import Key, Message, QuantizedBatch
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
@@ -32,9 +32,9 @@ class MeanAccumulator:
         add_messages(messages, run_of, self._total)
         np.add.at(self._arrived, run_of, 1)
 
-    def add_payload(self, payload: Any, run: int) -> None:
-        """Take in one payload, touching only its non-zeros; on WireFormatError everything is as it was."""
-        codec.accumulate(payload, self._total[run])
+    def add_payload(self, payload: Any, run: int, key: Key) -> None:
+        """Take in the payload of a key, touching only its non-zeros; on WireFormatError all is as it was."""
+        codec.accumulate(payload, self._total[run], key=key)
         self._arrived[run] += 1
 
     def add_sums(self, totals: Float64, counts: Int64) -> None:

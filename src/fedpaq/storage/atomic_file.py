@@ -61,7 +61,7 @@ def write_beside(target: Path, chunks: Iterable[Any]) -> Path:
 def keep(target: Path, name: Path) -> None:
     """Give the file a second name, replacing what had it; ``target`` itself never goes missing.
 
-    Where the disk knows no second names the file is moved, and a crash right then leaves only ``name``.
+    A disk without hard links gets the file moved, and a crash right then leaves only ``name``.
     """
     link = _beside(target)
     try:
@@ -80,7 +80,7 @@ def _beside(target: Path) -> Path:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename survive a power cut; systems that cannot sync a folder do without."""
+    """Make a rename survive a power cut, on systems that can sync a folder."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -1,18 +1,19 @@
 """Checkpoint: one file that is whole or absent, whatever happens while it is written.
 
-    magic "FEDPAQCK" | version u16 | 0 u16 | header length u32        16 bytes, little-endian
+    magic "FEDPAQCK" | version u32 | header length u32                16 bytes, little-endian
     header: JSON {"header": what the caller gave, "arrays": [[name, dtype, shape], ...]}
     the arrays' bytes, one after another, little-endian
     SHA-256 of everything before it                                   32 bytes
 
-A file is written beside its target, flushed to the disk and renamed over it; the one it replaces
-stays as ``<name>.previous``, and there is no moment without a checkpoint of its own name. Nothing is
-pickled, and no size in a file is believed before it has been held against the length of the file.
+A file is written beside its target, flushed to the disk and renamed over it. The file it replaces
+stays as ``<name>.previous``, so a checkpoint of that name exists at every moment. Nothing is pickled,
+and every size in a file is checked against the length of the file before it is used.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import os
@@ -31,7 +32,7 @@ from fedpaq.storage.atomic_file import StrPath, keep, sync_folder, write_beside
 
 MAGIC = b"FEDPAQCK"
 VERSION = 1
-PRELUDE = struct.Struct("<8sHHI")
+PRELUDE = struct.Struct("<8sII")
 DIGEST_BYTES = 32
 MAX_HEADER_BYTES = 2**24
 MAX_ARRAYS = 1024
@@ -41,6 +42,20 @@ DTYPES = ("<f4", "<f8", "<i4", "<i8", "<u4", "<u8", "|i1", "|u1", "|b1")
 Arrays = dict[str, npt.NDArray[Any]]
 
 
+def pack(header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
+    """Return what ``save`` would write, for a channel that is not a disk.
+
+    >>> unpack(pack({"round": 3}, {"params": np.zeros(2)}))
+    ({'round': 3}, {'params': array([0., 0.])})
+    """
+    return b"".join(_chunks(header, arrays))
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], Arrays]:
+    """Return (header, arrays) of ``pack``'s bytes, or raise CheckpointError."""
+    return _parse("packed checkpoint", io.BytesIO(data), len(data), MAX_BYTES)
+
+
 def save(path: StrPath, header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     """Write a checkpoint in one step and keep the one before as ``<name>.previous``.
 
@@ -48,15 +63,11 @@ def save(path: StrPath, header: Mapping[str, Any], arrays: Mapping[str, npt.NDAr
     CheckpointError and leaves the old checkpoint as it was.
     """
     target = Path(os.path.realpath(path))
-    stored = {name: _little_endian(name, values) for name, values in arrays.items()}
-    chunks: list[Any] = [_front(header, stored), *(_bytes_of(values) for values in stored.values())]
-    digest = hashlib.sha256()
-    for chunk in chunks:
-        digest.update(chunk)
+    chunks = _chunks(header, arrays)
     if target.exists():
         _require_own(target)
     try:
-        partial = write_beside(target, [*chunks, digest.digest()])
+        partial = write_beside(target, chunks)
         try:
             if target.exists():
                 keep(target, previous(target))
@@ -66,7 +77,7 @@ def save(path: StrPath, header: Mapping[str, Any], arrays: Mapping[str, npt.NDAr
         sync_folder(target.parent)
     except OSError as error:
         raise CheckpointError(
-            f"checkpoint={str(path)!r} cannot be written ({error.strerror or error}); what was saved before "
+            f"{_named(path)} cannot be written ({error.strerror or error}); what was saved before "
             "is untouched: make room or choose another folder, then resume"
         ) from error
 
@@ -76,7 +87,7 @@ def load(path: StrPath, *, max_bytes: int = MAX_BYTES) -> tuple[dict[str, Any], 
 
     If the newest is damaged, foreign or from a future version, the previous one is returned with
     a warning and the refused file is kept as ``<name>.refused``, so that no save can replace the
-    last good file by a bad one. With no good file, CheckpointError says what is wrong.
+    last good file by a bad one. If no file is good, CheckpointError says what is wrong.
     """
     target = Path(os.path.realpath(path))
     try:
@@ -97,16 +108,16 @@ def load(path: StrPath, *, max_bytes: int = MAX_BYTES) -> tuple[dict[str, Any], 
 def read(path: StrPath, *, max_bytes: int = MAX_BYTES) -> tuple[dict[str, Any], Arrays]:
     """Return (header, arrays) of exactly this file, or raise CheckpointError; nothing is changed."""
     if not Path(path).exists():
-        raise CheckpointError(f"checkpoint={str(path)!r} does not exist; start one without resuming")
+        raise CheckpointError(f"{_named(path)} does not exist; start one without resuming")
     if not Path(path).is_file():
-        raise _refused(path, "is not a regular file")
+        raise CheckpointError(f"{_named(path)} is not a regular file")
     try:
         with open(path, "rb") as stream:
-            return _parse(path, stream, os.fstat(stream.fileno()).st_size, max_bytes)
+            return _parse(_named(path), stream, os.fstat(stream.fileno()).st_size, max_bytes)
     except CheckpointError:
         raise
     except OSError as error:
-        raise _refused(path, f"cannot be read ({error.strerror or error})") from error
+        raise CheckpointError(f"{_named(path)} cannot be read ({error.strerror or error})") from error
 
 
 def exists(path: StrPath) -> bool:
@@ -121,12 +132,24 @@ def previous(path: StrPath) -> Path:
 
 
 def _require_own(target: Path) -> None:
-    """Raise CheckpointError if ``target`` is a file of something else, which a save would replace."""
+    """Raise CheckpointError if a save would replace a file that is not a checkpoint."""
     if not target.is_file():
-        raise _refused(target, "is not a regular file")
+        raise CheckpointError(f"{_named(target)} is not a regular file")
     with target.open("rb") as stream:
         if stream.read(len(MAGIC)) != MAGIC:
-            raise _refused(target, "is not a fedpaq checkpoint, so it is not replaced; choose another file")
+            raise CheckpointError(
+                f"{_named(target)} is not a fedpaq checkpoint, so it is not replaced; choose another file"
+            )
+
+
+def _chunks(header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> list[Any]:
+    """Return the parts of the file, arrays as views of their memory; the last part is the digest."""
+    stored = {name: _little_endian(name, values) for name, values in arrays.items()}
+    chunks: list[Any] = [_front(header, stored), *(_bytes_of(values) for values in stored.values())]
+    digest = hashlib.sha256()
+    for chunk in chunks:
+        digest.update(chunk)
+    return [*chunks, digest.digest()]
 
 
 def _little_endian(name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -152,71 +175,62 @@ def _front(header: Mapping[str, Any], arrays: Arrays) -> bytes:
             f"a header of {len(text)} bytes with {len(arrays)} arrays cannot be saved; "
             f"at most {MAX_HEADER_BYTES} bytes and {MAX_ARRAYS} arrays, so put long lists into arrays"
         )
-    return PRELUDE.pack(MAGIC, VERSION, 0, len(text)) + text
+    return PRELUDE.pack(MAGIC, VERSION, len(text)) + text
 
 
-def _parse(path: StrPath, stream: IO[bytes], size: int, max_bytes: int) -> tuple[dict[str, Any], Arrays]:
+def _parse(name: str, stream: IO[bytes], size: int, max_bytes: int) -> tuple[dict[str, Any], Arrays]:
     front = stream.read(PRELUDE.size)
     if front[: len(MAGIC)] != MAGIC[: len(front)] or not front:
-        raise _refused(path, "is not a fedpaq checkpoint")
+        raise CheckpointError(f"{name} is not a fedpaq checkpoint")
     if size < PRELUDE.size + DIGEST_BYTES:
-        raise _refused(path, f"is cut short at {size} bytes")
-    _, version, reserved, header_bytes = PRELUDE.unpack(front)
-    if version != VERSION or reserved:
-        raise _refused(path, f"has version={version}.{reserved}, but this fedpaq reads {VERSION}; upgrade")
+        raise CheckpointError(f"{name} is cut short at {size} bytes")
+    _, version, header_bytes = PRELUDE.unpack(front)
+    if version != VERSION:
+        raise CheckpointError(f"{name} has version={version}; this fedpaq reads version {VERSION}: upgrade")
     if size > max_bytes:
-        raise _refused(path, f"has {size} bytes, more than the {max_bytes} expected")
+        raise CheckpointError(f"{name} has {size} bytes, more than the {max_bytes} expected")
     body_bytes = size - PRELUDE.size - header_bytes - DIGEST_BYTES
     if header_bytes > MAX_HEADER_BYTES or body_bytes < 0:
-        raise _refused(path, f"is cut short at {size} bytes or claims a header of {header_bytes}")
+        raise CheckpointError(f"{name} is cut short at {size} bytes or claims a header of {header_bytes}")
     text = stream.read(header_bytes)
-    header, specs = _header(path, text)
+    try:
+        header, specs = _header(text)
+    except (ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(f"{name} has an unreadable header ({type(error).__name__}: {error})") from error
     needed = sum(math.prod(shape) * np.dtype(dtype).itemsize for _, dtype, shape in specs)
     if needed != body_bytes:
-        raise _refused(path, f"holds {body_bytes} bytes of arrays where its header says {needed}")
+        raise CheckpointError(f"{name} holds {body_bytes} bytes of arrays where its header says {needed}")
     body = stream.read(body_bytes)
     digest = hashlib.sha256(front + text)
     digest.update(body)
     if stream.read(DIGEST_BYTES + 1) != digest.digest():
-        raise _refused(path, "does not match its checksum")
-    return header, _arrays(path, specs, body)
-
-
-Spec = tuple[str, str, tuple[int, ...]]
-
-
-def _header(path: StrPath, text: bytes) -> tuple[dict[str, Any], list[Spec]]:
-    try:
-        values = strict_json.loads(text)
-        header, described = values["header"], values["arrays"]
-        if not isinstance(header, dict) or len(described) > MAX_ARRAYS:
-            raise ValueError("header and arrays have the wrong form")
-        specs = [_spec(*one) for one in described]
-        if len({name for name, _, _ in specs}) < len(specs):
-            raise ValueError("two arrays of one name")
-        return header, specs
-    except (ValueError, TypeError, KeyError) as error:
-        raise _refused(path, f"has an unreadable header ({type(error).__name__}: {error})") from error
-
-
-def _spec(name: Any, dtype: Any, shape: Any) -> Spec:
-    whole = isinstance(shape, list) and all(type(n) is int and 0 <= n <= MAX_BYTES for n in shape)
-    if not isinstance(name, str) or dtype not in DTYPES or not whole or len(shape) > 8:
-        raise ValueError("an array has an impossible name, dtype or shape")
-    return name, dtype, tuple(shape)
-
-
-def _arrays(path: StrPath, specs: list[Spec], body: bytes) -> Arrays:
+        raise CheckpointError(f"{name} does not match its checksum")
     arrays, start = {}, 0
-    for name, dtype, shape in specs:
-        count = math.prod(shape)
+    for key, dtype, shape in specs:
         try:
-            arrays[name] = np.frombuffer(body, dtype, count, start).reshape(shape).copy()
+            arrays[key] = np.frombuffer(body, dtype, math.prod(shape), start).reshape(shape).copy()
         except ValueError as error:
-            raise _refused(path, f"has an impossible array {name!r} ({error})") from error
-        start += arrays[name].nbytes
-    return arrays
+            raise CheckpointError(f"{name} has an impossible array {key!r} ({error})") from error
+        start += arrays[key].nbytes
+    return header, arrays
 
 
-def _refused(path: StrPath, why: str) -> CheckpointError:
-    return CheckpointError(f"checkpoint={str(path)!r} {why}")
+def _header(text: bytes) -> tuple[dict[str, Any], list[tuple[str, str, tuple[int, ...]]]]:
+    """Return the caller's header and each array's name, dtype and shape."""
+    values = strict_json.loads(text)
+    header, described = values["header"], values["arrays"]
+    if not isinstance(header, dict) or len(described) > MAX_ARRAYS:
+        raise ValueError("header and arrays have the wrong form")
+    specs = []
+    for name, dtype, shape in described:
+        whole = isinstance(shape, list) and all(type(n) is int and 0 <= n <= MAX_BYTES for n in shape)
+        if not isinstance(name, str) or dtype not in DTYPES or not whole or len(shape) > 8:
+            raise ValueError("an array has an impossible name, dtype or shape")
+        specs.append((name, dtype, tuple(shape)))
+    if len({name for name, _, _ in specs}) < len(specs):
+        raise ValueError("two arrays of one name")
+    return header, specs
+
+
+def _named(path: StrPath) -> str:
+    return f"checkpoint={str(path)!r}"

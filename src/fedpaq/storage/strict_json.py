@@ -1,4 +1,4 @@
-"""StrictJson: JSON as the standard has it, for text from elsewhere. No NaN, no infinity, not even as 1e999."""
+"""StrictJson: JSON as the standard defines it, for untrusted text. No NaN, no infinity, not even as 1e999."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 
 def loads(text: str | bytes) -> Any:
-    """Return the value of ``text``; whatever is wrong with it is a ValueError.
+    """Return the value of ``text``, or raise ValueError.
 
     >>> loads('{"loss": 0.5}')
     {'loss': 0.5}

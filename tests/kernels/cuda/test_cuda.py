@@ -1,9 +1,6 @@
-"""The GPU path against its twins: messages, sums and draws to the bit, training to 1e-5."""
+"""The GPU path against its twins: training to 1e-5, executors, sizes of payloads, sweeps."""
 
 from __future__ import annotations
-
-import importlib.util
-import sys
 
 import numpy as np
 import pytest
@@ -12,10 +9,7 @@ import torch
 import fedpaq
 from fedpaq.clients import Batched, Sequential, Vectorised, local_work
 from fedpaq.clients.graphs import Graphs
-from repository import ROOT
 from small_problems import make_problem
-
-CHECKS = ROOT / "benchmarks" / "gpu_checks.py"
 
 pytestmark = [
     pytest.mark.gpu,
@@ -23,19 +17,8 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def checks():
-    """What the benchmark checks before it times anything."""
-    spec = importlib.util.spec_from_file_location("gpu_checks", CHECKS)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["gpu_checks"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.mark.parametrize("name", ["check_kernels", "check_non_finite", "check_draws", "check_training"])
-def test_the_device_agrees_with_its_twin(checks, name):
-    assert getattr(checks, name)(torch.device("cuda", 0))
+def test_training_on_the_device_agrees_with_the_host(gpu_checks):
+    assert gpu_checks.check_training(torch.device("cuda", 0))
 
 
 @pytest.mark.parametrize("kind", ["logistic", "mlp", "convnet"])

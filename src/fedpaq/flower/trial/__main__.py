@@ -42,7 +42,7 @@ def _follow(deployment: Loopback, app: str, settings: dict[str, str | int | floa
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m fedpaq.flower", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m fedpaq.flower.trial", description=__doc__)
     parser.add_argument("app", help="folder of the Flower app (with its pyproject.toml)")
     parser.add_argument("--supernodes", type=int, default=4, metavar="N", help="clients (default: 4)")
     parser.add_argument("--tls", action="store_true", help="encrypt, and admit registered SuperNodes only")

@@ -3,9 +3,9 @@
     with Loopback(folder, num_supernodes=4, tls=True) as deployment:
         deployment.run("examples/flower-mnist", num_rounds=3)
 
-Every process is started here and ended here, by its id, with all it has started itself; nothing is
-left behind, also after an error, and a watchdog sees to it if this process is killed. Logs stay in
-``folder``. Nothing outside this machine is contacted.
+Every process is started here and ended here, with all the processes it has started itself. Nothing
+is left behind, even after an error; a watchdog ends everything if this process is killed. Logs stay
+in ``folder``. Nothing outside this machine is contacted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import contextlib
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -24,7 +23,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from fedpaq.errors import ConfigError
+from fedpaq.flower.trial import watchdog
 from fedpaq.flower.trial.certificates import write_certificates, write_node_key
 
 QUIET = {
@@ -36,7 +38,6 @@ QUIET = {
     "PYTHONUNBUFFERED": "1",
 }
 START_SECONDS = 60.0
-END_SECONDS = 10.0
 
 
 class Loopback:
@@ -58,7 +59,8 @@ class Loopback:
         self._home = self.folder / "flwr-home"
         self.port = free_port()
         self.fleet_port = self.port  # where SuperNodes connect; a proxy may stand in between
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, psutil.Popen] = {}
+        self._started: set[str] = set()  # names of processes whose log is this deployment's
         self._runs = 0
         bin_folder = str(Path(sys.executable).parent)  # Flower starts its own helpers by name
         self._environment = {
@@ -122,8 +124,8 @@ class Loopback:
         self._runs += 1
         return self._flwr(self._run_command(app, run_config), f"run-{self._runs}", timeout)
 
-    def start_run(self, app: str | os.PathLike[str], **run_config: Any) -> subprocess.Popen[bytes]:
-        """Start a Flower app and return the process that streams its log, without waiting."""
+    def start_run(self, app: str | os.PathLike[str], **run_config: Any) -> psutil.Popen:
+        """Start a Flower app and return the process that streams its log, without waiting for it."""
         self._runs += 1
         return self._start(f"run-{self._runs}", ["flwr", *self._run_command(app, run_config)])
 
@@ -139,11 +141,7 @@ class Loopback:
 
     def kill(self, name: str) -> None:
         """End ``superlink``, ``supernode-0``, ... and all it started at once, as a power cut would."""
-        process = self._processes.pop(name)
-        for pid in [process.pid, *descendants(process.pid)]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.wait()
+        watchdog.kill(watchdog.family(self._processes.pop(name)))
 
     def log(self, name: str) -> str:
         """Return what a process has written so far."""
@@ -151,12 +149,7 @@ class Loopback:
 
     def stop(self) -> None:
         """End every process: politely, then by force."""
-        families = [[child.pid, *descendants(child.pid)] for child in self._processes.values()]
-        everyone = [pid for family in families for pid in family]
-        _signal(everyone, signal.SIGTERM)
-        if not self._gone(everyone, END_SECONDS):
-            _signal(everyone, signal.SIGKILL)
-            self._gone(everyone, END_SECONDS)
+        watchdog.end([one for process in self._processes.values() for one in watchdog.family(process)])
         self._processes.clear()
         if self._watchdog.poll() is None:
             self._watchdog.communicate()  # closes its input: it ends what may have hidden, and then itself
@@ -166,17 +159,6 @@ class Loopback:
         paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, start_new_session=True)
-
-    def _gone(self, pids: list[int], seconds: float) -> bool:
-        """Wait until none of ``pids`` is left, reaping our own children."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            for child in self._processes.values():
-                child.poll()
-            if not any(_alive(pid) for pid in pids):
-                return True
-            time.sleep(0.05)
-        return False
 
     def _prepare(self) -> None:
         self._home.mkdir(parents=True, exist_ok=True)
@@ -197,16 +179,19 @@ class Loopback:
         process = self._start(name, ["flwr", *arguments])
         try:
             process.wait(timeout)
-        except subprocess.TimeoutExpired as error:
+        except psutil.TimeoutExpired as error:
             raise TimeoutError(f"{name} took more than {timeout:g} s; see {name}.log") from error
         del self._processes[name]
         if process.returncode:
             raise ConfigError(f"flwr {arguments[0]} failed:\n{self.log(name)}")
         return self.log(name)
 
-    def _start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
-        with open(self.folder / f"{name}.log", "ab") as log:
-            process = subprocess.Popen(
+    def _start(self, name: str, command: list[str]) -> psutil.Popen:
+        # A restarted process continues its log; another deployment in this folder begins a new one.
+        mode = "ab" if name in self._started else "wb"
+        self._started.add(name)
+        with open(self.folder / f"{name}.log", mode) as log:
+            process = psutil.Popen(
                 command,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -231,34 +216,3 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
-
-
-def descendants(pid: int) -> list[int]:
-    """Return the ids of all processes that ``pid`` has started, and theirs."""
-    with subprocess.Popen(["ps", "-Ao", "pid=,ppid="], stdout=subprocess.PIPE, text=True) as ps:
-        listing, _ = ps.communicate()
-    children: dict[int, list[int]] = {}
-    for line in listing.splitlines():
-        child, parent = map(int, line.split())
-        if child != ps.pid:
-            children.setdefault(parent, []).append(child)
-    found, open_ends = [], [pid]
-    while open_ends:
-        below = children.get(open_ends.pop(), [])
-        found += below
-        open_ends += below
-    return found
-
-
-def _signal(pids: list[int], what: signal.Signals) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, what)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True

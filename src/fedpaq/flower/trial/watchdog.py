@@ -2,8 +2,8 @@
 
     python -m fedpaq.flower.trial.watchdog FLWR_HOME      waits for the end of its standard input
 
-Every process of a deployment carries its own ``FLWR_HOME`` in its environment, also one that was
-orphaned; where the system shows environments (/proc), none can hide.
+Every process of a deployment has the deployment's own ``FLWR_HOME`` in its environment. So orphans
+are found too.
 """
 
 from __future__ import annotations
@@ -12,37 +12,54 @@ import contextlib
 import os
 import signal
 import sys
-import time
-from pathlib import Path
+from collections.abc import Sequence
 
-GRACE_SECONDS = 5.0
+import psutil
+
+GRACE_SECONDS = 10.0
+SEARCHES = 3  # a process that is ending may still start another
 
 
-def processes_of(home: str | os.PathLike[str]) -> list[int]:
-    """Return the ids of the processes with this ``FLWR_HOME``; none where the system does not tell."""
-    marker, found = f"FLWR_HOME={home}".encode(), []
-    for entry in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):  # gone meanwhile, or not ours to read
-            if marker in entry.read_bytes().split(b"\0"):
-                found.append(int(entry.parent.name))
-    return [pid for pid in found if pid != os.getpid()]
+def processes_of(home: str | os.PathLike[str]) -> list[psutil.Process]:
+    """Return the other processes with this ``FLWR_HOME``."""
+    everyone = psutil.process_iter(["environ"])
+    found = [one for one in everyone if (one.info["environ"] or {}).get("FLWR_HOME") == str(home)]
+    return [one for one in found if one.pid != os.getpid()]
+
+
+def family(process: psutil.Process) -> list[psutil.Process]:
+    """Return a process and all that it and its children have started; none where it has ended."""
+    try:
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def end(processes: Sequence[psutil.Process], seconds: float = GRACE_SECONDS) -> None:
+    """End processes: politely, and after ``seconds`` by force."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _, left = psutil.wait_procs(processes, seconds)
+    kill(left)
+
+
+def kill(processes: Sequence[psutil.Process]) -> None:
+    """End processes at once, as a power cut would."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, GRACE_SECONDS)
 
 
 def end_processes_of(home: str | os.PathLike[str]) -> None:
-    """End them: politely, then by force."""
-    for what, seconds in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, GRACE_SECONDS)):
-        until = time.monotonic() + seconds
-        asked: set[int] = set()
-        while (pids := processes_of(home)) and time.monotonic() < until:
-            for pid in set(pids) - asked:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, what)
-            asked |= set(pids)
-            time.sleep(0.1)
+    """End every process with this ``FLWR_HOME``."""
+    for _ in range(SEARCHES):
+        end(processes_of(home))
 
 
 def main() -> None:
-    """Wait until whoever holds the other end of standard input is gone."""
+    """Wait until the process at the other end of standard input is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is for the runner
     sys.stdin.buffer.read()
     end_processes_of(sys.argv[1])

@@ -1,15 +1,16 @@
 """Compile kernels before they are needed: ``python -m fedpaq.kernels.numba [NAME ...]``, all by default.
 
-What many processes would each compile at their start, one does here; the disk keeps it for them.
+One process compiles here what many would each compile at their start; the disk keeps it for them.
 """
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from fedpaq.kernels.numba import load
 
-KERNELS = ("philox", "low_precision", "nonzeros", "gap_code", "block_code", "dense_network")
+KERNELS = tuple(sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py")))
 
 if __name__ == "__main__":
     unknown = sorted(set(sys.argv[1:]) - set(KERNELS))

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from fedpaq.errors import DatasetError, unknown_name
 
-Format = Literal["idx", "cifar-binary"]
 UInt8 = npt.NDArray[np.uint8]
 
 
@@ -48,7 +47,7 @@ class DatasetSpec:
     mean: tuple[float, ...]  # per channel, of pixels / 255 over the full training part
     deviation: tuple[float, ...]
     npz_names: tuple[str, ...]  # preferred first
-    format: Format
+    format: str  # of the official files: a key of source.FORMATS
     files: tuple[OfficialFile, ...]
     # Where inside a data folder the official files are looked for. MNIST and Fashion-MNIST name their
     # files alike, so only a folder's name tells them apart.

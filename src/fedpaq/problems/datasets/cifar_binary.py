@@ -1,6 +1,6 @@
 """CIFAR binary: records of one or two label bytes and 3072 pixel bytes, planes red, green, blue.
 
-CIFAR-100 has two labels a record, coarse then fine; the fine one counts. Archives are read in
+CIFAR-100 has two labels per record, coarse then fine; the fine one is used. Archives are read in
 memory, expected members only, so nothing is ever extracted and no member's path is followed.
 """
 

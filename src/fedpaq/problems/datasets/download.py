@@ -89,7 +89,7 @@ def _fetch(dataset: DatasetSpec, file: OfficialFile, folder: Path, bar: Bar, tim
     except ValueError as error:
         raise DatasetError(
             f"url={url!r} did not deliver the published file (SHA-256 {file.sha256}); what it did "
-            "deliver was discarded; try again, and if that does not help, tell the dataset's authors"
+            "deliver was discarded; try again, or report it to the dataset's authors"
         ) from error
     except OSError as error:
         raise DatasetError(f"folder={str(folder)!r} cannot be written ({error}); choose another") from error

@@ -1,6 +1,6 @@
 """IDX: MNIST's file format. A magic number, sizes as big-endian 32-bit integers, then the bytes.
 
-Sizes in the header are claims: they are held against the dataset and the real length.
+Sizes in the header are claims: they are compared with the dataset and the real length.
 """
 
 from __future__ import annotations

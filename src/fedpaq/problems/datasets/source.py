@@ -7,10 +7,9 @@ that is found but damaged is an error, never skipped.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from fedpaq.errors import DatasetError
 from fedpaq.problems.datasets import cifar_binary, idx, npz
@@ -18,16 +17,19 @@ from fedpaq.problems.datasets.catalogue import Arrays, DatasetSpec, spec
 from fedpaq.problems.datasets.download import default_cache, download, is_intact
 
 Place = Literal["data folder", "system", "cache"]
-LOCATORS: dict[str, Callable[[DatasetSpec, Path], Path | None]] = {
-    "npz": npz.locate,
-    "idx": idx.locate,
-    "cifar-binary": cifar_binary.locate,
-}
-READERS: dict[str, Callable[[DatasetSpec, Path], Arrays]] = {
-    "npz": npz.read,
-    "idx": idx.read,
-    "cifar-binary": cifar_binary.read,
-}
+
+
+class Format(Protocol):
+    """A module that knows one way in which datasets are stored."""
+
+    def locate(self, dataset: DatasetSpec, folder: Path) -> Path | None:
+        """Return where the dataset is under ``folder``, if it is there in this format."""
+
+    def read(self, dataset: DatasetSpec, path: Path) -> Arrays:
+        """Read what ``locate`` found, or raise DatasetError."""
+
+
+FORMATS: dict[str, Format] = {"npz": npz, "idx": idx, "cifar-binary": cifar_binary}
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,11 @@ def locate(dataset: DatasetSpec, *, data_dir: Path | None, cache_dir: Path) -> S
     if data_dir is not None:
         require_folder(data_dir)
         for format in ("npz", dataset.format):
-            path = LOCATORS[format](dataset, data_dir)
+            path = FORMATS[format].locate(dataset, data_dir)
             if path is not None:
                 return Source("data folder", format, path)
     if dataset.system_folder is not None:
-        path = LOCATORS[dataset.format](dataset, Path(dataset.system_folder))
+        path = FORMATS[dataset.format].locate(dataset, Path(dataset.system_folder))
         if path is not None:
             return Source("system", dataset.format, path)
     folder = cache_dir / dataset.name
@@ -76,7 +78,7 @@ def require_folder(data_dir: Path) -> None:
 def read(dataset: DatasetSpec, source: Source) -> Dataset:
     """Read and check what ``locate`` found."""
     try:
-        arrays = READERS[source.format](dataset, source.path)
+        arrays = FORMATS[source.format].read(dataset, source.path)
     except DatasetError:
         raise
     except OSError as error:

@@ -1,0 +1,70 @@
+"""Loop: the rounds of a run, from wherever its state stands. Train, save, evaluate.
+
+The state is saved before a round is evaluated. So a run that was interrupted in between evaluates
+that round again, from the same model and with the same configs.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flwr.app import ArrayRecord, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from fedpaq.flower.exchange import ask
+from fedpaq.flower.state import State
+
+log = logging.getLogger("flwr")
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """What drives a strategy: its clients, the seconds they have, where to evaluate and to save."""
+
+    strategy: Strategy
+    state: State
+    grid: Grid
+    seconds: float
+    evaluate_fn: EvaluateFn | None
+    checkpoint: str | os.PathLike[str] | None
+
+    def run(self, num_rounds: int) -> None:
+        """Go on until ``num_rounds`` are done and evaluated."""
+        state = self.state
+        if not state.rounds_done and self.evaluate_fn:
+            state.note("server", 0, self.evaluate_fn(0, state.record()))
+        if state.evaluated < state.rounds_done:
+            self._evaluate()
+        for at in range(state.rounds_done + 1, num_rounds + 1):
+            log.info("[ROUND %d/%d]", at, num_rounds)
+            self._train(at)
+            self._save()
+            self._evaluate()
+        self._save()
+
+    def _train(self, at: int) -> None:
+        state, before = self.state, self.state.record()
+        messages = list(self.strategy.configure_train(at, before, state.configs["train_config"], self.grid))
+        arrays, metrics = self.strategy.aggregate_train(at, ask(self.grid, messages, self.seconds))
+        state.adopt(before if arrays is None else arrays)
+        state.report(metrics)
+
+    def _evaluate(self) -> None:
+        """Evaluate the last round, on clients and on the server."""
+        state, at, arrays = self.state, self.state.rounds_done, self.state.record()
+        config = state.configs["evaluate_config"]
+        messages = list(self.strategy.configure_evaluate(at, arrays, config, self.grid))
+        replies = ask(self.grid, messages, self.seconds)
+        state.note("clients", at, self.strategy.aggregate_evaluate(at, replies))
+        if self.evaluate_fn:
+            state.note("server", at, self.evaluate_fn(at, arrays))
+        state.evaluated = at
+
+    def _save(self) -> None:
+        if self.checkpoint is not None:
+            self.state.save(self.checkpoint)

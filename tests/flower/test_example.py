@@ -1,0 +1,44 @@
+"""The example app, in this process."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, Context, RecordDict
+
+import fedpaq
+from flower.deployments import EXAMPLE
+from flower.in_process_grid import InProcessGrid
+
+pytestmark = pytest.mark.flower
+
+
+@pytest.fixture
+def example(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    names = ("task", "client_app", "server_app")
+    yield {name: importlib.import_module(f"flower_mnist.{name}") for name in names}
+    for name in [name for name in sys.modules if name.split(".")[0] == "flower_mnist"]:
+        del sys.modules[name]
+
+
+def test_the_example_learns_and_leaves_what_the_simulator_would(example, tmp_path, capsys):
+    run_config = {"num-clients": 3, "clients-per-round": 2, "num-rounds": 2, "seed": 5, "local-steps": 2}
+    run_config |= {"batch-size": 10, "step-size": 0.2, "deadline": 60.0, "checkpoint": "", "result": ""}
+    result = tmp_path / "result.npz"
+    run_config["result"] = str(result)
+    grid = InProcessGrid(example["client_app"].app, 3, run_config=run_config)
+    example["server_app"].app(grid, Context(1, 1, {}, RecordDict(), run_config))
+    problem, config = example["task"].load_problem(3, 5), example["task"].training(run_config)
+    expected = fedpaq.train(problem, config, quantizer=fedpaq.LowPrecision(1), executor="sequential")
+    with np.load(result) as found:
+        np.testing.assert_array_equal(found["params"], expected.params)
+        assert [entry["counted"] for entry in json.loads(str(found["history"]))] != []
+    assert f"loss={expected.final.loss:.4f} accuracy={expected.final.accuracy:.4f}" in capsys.readouterr().out
+    sent = next(message for message in grid.sent if "arrays" in message.content)
+    assert isinstance(sent.content["arrays"], ArrayRecord) and Path(EXAMPLE, "pyproject.toml").exists()

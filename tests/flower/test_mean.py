@@ -1,0 +1,100 @@
+"""RoundMean: what the server makes of the uploads that count."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from flwr.app import MetricRecord
+
+from fedpaq import DivergedError, Key, WireFormatError, codec
+from fedpaq.flower.layout import Layout
+from fedpaq.flower.mean import RoundMean
+from fedpaq.flower.replies import Upload
+from fedpaq.quantizers import RawMessage
+from fedpaq.server.aggregation import ClippedMean
+from flower.flower_apps import record
+from flower.made_replies import LAYOUT, SIZE, WITH_EXACT, payload, update
+
+pytestmark = pytest.mark.flower
+
+
+def uploads(count=4, size=SIZE, levels=3, exact=b""):
+    return [
+        Upload(
+            client,
+            Key(seed=0, client=client),
+            payload(update(client, size), levels, client=client),
+            exact,
+            MetricRecord(),
+        )
+        for client in range(count)
+    ]
+
+
+def decoded_mean(items):
+    """The mean of the messages, decoded one by one in float64: line 11 as written."""
+    return np.mean([codec.decode(item.payload).dequantize().astype(np.float64) for item in items], axis=0)
+
+
+@pytest.mark.parametrize("levels", [1, 3, 200, None])
+def test_the_model_moves_by_the_mean_of_what_the_payloads_decode_to(levels):
+    mean, items, start = RoundMean(LAYOUT), uploads(levels=levels), update(99)
+    for item in items:
+        mean.add(item)
+    moved, exact = mean.apply(start)
+    assert mean.count == 4 and exact == b"" and moved.dtype == np.float32
+    np.testing.assert_allclose(moved, start + decoded_mean(items), rtol=1e-6, atol=1e-6)
+
+
+def test_a_robust_aggregation_of_equals_is_the_plain_mean():
+    items = [
+        Upload(client, Key(seed=0, client=client), payload(update(5)), b"", MetricRecord())
+        for client in range(3)
+    ]
+    plain, robust = RoundMean(LAYOUT), RoundMean(LAYOUT, ClippedMean(max_norm=1e9))
+    for item in items:
+        plain.add(item)
+        robust.add(item)
+    start = np.zeros(SIZE, np.float32)
+    np.testing.assert_allclose(plain.apply(start)[0], robust.apply(start)[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("aggregation", [None, ClippedMean(max_norm=1e9)])
+def test_a_payload_that_does_not_decode_leaves_the_mean_as_it_was(aggregation):
+    mean, (good, other) = RoundMean(LAYOUT, aggregation), uploads(2)
+    mean.add(good)
+    before = mean.apply(np.zeros(SIZE, np.float32))[0]
+    for cut in (other.payload[:-1], other.payload + b"\0", payload(update(0, SIZE + 1))):
+        with pytest.raises(WireFormatError):
+            mean.add(Upload(1, Key(seed=0, client=1), cut, b"", MetricRecord()))
+    assert mean.count == 1
+    np.testing.assert_array_equal(mean.apply(np.zeros(SIZE, np.float32))[0], before)
+
+
+def exact_bytes(means, number):
+    return np.float32(means).tobytes() + np.int64(number).tobytes()
+
+
+def test_exact_floats_are_averaged_and_integers_are_the_first_s():
+    mean = RoundMean(WITH_EXACT)
+    for client, (means, number) in enumerate([([1.0, 4.0], 7), ([2.0, 8.0], 100), ([6.0, 0.0], 200)]):
+        mean.add(
+            Upload(
+                client,
+                Key(seed=0, client=client),
+                payload(np.zeros(3, np.float32)),
+                exact_bytes(means, number),
+                MetricRecord(),
+            )
+        )
+    _, exact = mean.apply(np.zeros(3, np.float32))
+    assert exact == exact_bytes([3.0, 4.0], 7)
+
+
+def test_a_step_beyond_float32_is_an_error_that_says_what_to_do():
+    mean = RoundMean(Layout.of(record(w=np.zeros(2, np.float32))))
+    mean.add(
+        Upload(0, Key(seed=0, client=0), codec.encode(RawMessage(np.float32([3e38, 0]))), b"", MetricRecord())
+    )
+    with pytest.raises(DivergedError, match="lower the step size of the clients, or set max_update_norm"):
+        mean.apply(np.float32([3e38, 0]))

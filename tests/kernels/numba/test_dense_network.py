@@ -1,0 +1,65 @@
+"""Dense networks in machine code against plain NumPy in double precision, from the equations."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from fedpaq.kernels import numba as compiled
+
+
+def plain_sgd(params, widths, batches, step_size, decay, loss):
+    """Local SGD of a ReLU network by the chain rule: W <- W - eta (dL/dW + lambda W), biases alike."""
+    layers, at = [], 0
+    for before, after in pairwise(widths):
+        weight = params[at : at + after * before].reshape(after, before).astype(float)
+        layers.append([weight, params[at + after * before : at + after * before + after].astype(float)])
+        at += after * before + after
+    for x, target in batches:
+        inputs = [x.astype(float)]
+        for number, (weight, bias) in enumerate(layers):
+            z = inputs[-1] @ weight.T + bias
+            inputs.append(z if number == len(layers) - 1 else np.maximum(z, 0))
+        z = inputs[-1]
+        if loss == 0:
+            delta = np.exp(z - z.max(axis=1, keepdims=True))
+            delta = (delta / delta.sum(axis=1, keepdims=True) - np.eye(z.shape[1])[target]) / len(z)
+        elif loss == 1:
+            delta = (1 / (1 + np.exp(-z)) - target) / z.size
+        else:
+            delta = 2 * (z - target) / z.size
+        for number in range(len(layers) - 1, -1, -1):
+            weight, bias = layers[number]
+            slopes = delta.T @ inputs[number], delta.sum(axis=0)
+            delta = (delta @ weight) * (inputs[number] > 0)
+            layers[number] = [
+                part - step_size * (slope + decay * part)
+                for part, slope in zip((weight, bias), slopes, strict=True)
+            ]
+    return np.concatenate([part.ravel() for layer in layers for part in layer])
+
+
+@pytest.mark.parametrize("loss", [0, 1, 2], ids=["cross-entropy", "logistic", "squared"])
+@pytest.mark.parametrize("widths", [(4, 3), (5, 6, 2), (3, 7, 4, 3)], ids=str)
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_local_steps_follow_the_equations(widths, loss, decay):
+    rng = np.random.default_rng(len(widths))
+    size = sum(after * before + after for before, after in pairwise(widths))
+    params = (rng.standard_normal((2, size)) * 0.5).astype(np.float32)
+    inputs = rng.standard_normal((20, widths[0])).astype(np.float32)
+    labels = rng.integers(0, widths[-1], 20)
+    values = rng.integers(0, 2, (20, widths[-1])).astype(np.float32)
+    samples = rng.integers(0, 20, (3, 4, 5))  # jobs, steps, batch
+    run_of, step_sizes = np.array([0, 1, 1]), np.array([0.3, 0.1], np.float32)
+    updates = np.empty((3, size), np.float32)
+    compiled.load("dense_network").local_updates(
+        params, run_of, step_sizes, samples, inputs, labels, values, np.array(widths), decay, loss, updates
+    )
+    targets = labels if loss == 0 else values
+    for job, run in enumerate(run_of):
+        batches = [(inputs[step], targets[step]) for step in samples[job]]
+        expected = plain_sgd(params[run], widths, batches, float(step_sizes[run]), decay, loss) - params[run]
+        # Single precision against double: four steps of sums of some ten terms of order one.
+        np.testing.assert_allclose(updates[job], expected, atol=5e-6)

@@ -1,0 +1,133 @@
+"""Trial: what arrays become, what kind of labels targets are, and what is refused before training."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedpaq.errors import ConfigError
+from fedpaq.problems import Partition, iid
+from problem_parts import FEATURES, LABELS, N, data, make, network
+
+
+@pytest.mark.parametrize(
+    ("targets", "loss"),
+    [
+        (np.arange(N) % 2, lambda o, t: nn.functional.binary_cross_entropy_with_logits(o[:, 0], t.float())),
+        ((np.arange(N) % 2)[:, None].astype(np.float32), nn.functional.binary_cross_entropy_with_logits),
+    ],
+)
+def test_a_single_logit_is_judged_by_its_sign(targets, loss):
+    problem = make(model=nn.Linear(FEATURES, 1), targets=targets, loss=loss)
+    params = np.zeros(FEATURES + 1, np.float32)
+    params[-1] = 1.0  # always says 1
+    assert problem.evaluate(params).accuracy == 0.5
+
+
+def test_regression_has_no_accuracy():
+    problem = make(
+        model=nn.Linear(FEATURES, 1), targets=np.linspace(0, 1, N)[:, None], loss=nn.functional.mse_loss
+    )
+    assert problem.evaluate(problem.initial_params).accuracy is None
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_integer_inputs_stay_token_numbers(dtype):
+    model = nn.Sequential(nn.Embedding(10, 3), nn.Flatten(), nn.Linear(6, LABELS))
+    problem = make(model=model, inputs=np.arange(2 * N, dtype=dtype).reshape(N, 2) % 10)
+    assert problem.inputs.dtype == torch.int64
+    assert np.isfinite(problem.evaluate(problem.initial_params).loss)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, bool, np.float64, np.float16])
+def test_other_inputs_become_float32(dtype):
+    assert make(inputs=data()[0].astype(dtype)).inputs.dtype == torch.float32
+
+
+def test_read_only_and_reversed_arrays_are_taken_without_a_warning():
+    inputs, targets = data()
+    inputs.flags.writeable = False
+    assert torch.equal(
+        make(inputs=inputs[::-1], targets=targets[::-1]).inputs, torch.tensor(inputs[::-1].copy())
+    )
+    make(inputs=inputs)
+
+
+def test_tensors_that_require_grad_are_detached():
+    assert not make(inputs=torch.randn(N, FEATURES, requires_grad=True)).inputs.requires_grad
+
+
+class Broken(nn.Module):
+    """Returns whatever it is told to."""
+
+    def __init__(self, result):
+        super().__init__()
+        self.x = nn.Parameter(torch.zeros(1))
+        self.result = result
+
+    def forward(self, inputs):
+        return self.result(inputs)
+
+
+def nan_model() -> nn.Module:
+    model = network()
+    with torch.no_grad():
+        model[0].bias[0] = torch.nan
+    return model
+
+
+def labels_with(value: int) -> np.ndarray:
+    targets = data()[1].copy()
+    targets[-1] = value
+    return targets
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "network"}, "model='network' is not a torch.nn.Module"),
+        ({"model": nn.ReLU()}, "model has no trainable parameters"),
+        ({"model": nn.Linear(3, LABELS)}, r"model failed on inputs of shape \(2, 6\) and type torch.float32"),
+        ({"model": nan_model()}, "model has parameters that are NaN or infinity"),
+        (
+            {"model": Broken(lambda x: x.sum())},
+            r"model returned shape \(\) for 2 inputs; return a tensor with one row",
+        ),
+        ({"model": Broken(lambda x: (x, x))}, "model returned tuple for 2 inputs"),
+        ({"partition": [[0, 1]]}, r"partition=\[\[0, 1\]\] is not a Partition"),
+        ({"partition": iid(N + 1, 2)}, "partition names sample 60; choose 0..59"),
+        ({"partition": Partition.from_lists([[0], [-2]])}, "partition names sample -2; choose 0..59"),
+        (
+            {"targets": labels_with(4)},
+            "target=4 is outside the label range; the model has 4 outputs, so labels are 0..3",
+        ),
+        ({"targets": labels_with(-1)}, "target=-1 is outside the label range"),
+        ({"targets": data()[1][:-1]}, "inputs hold 60 samples but targets 59; they must match"),
+        ({"inputs": np.zeros((0, FEATURES))}, r"inputs.shape=\(0, 6\) holds no samples"),
+        ({"inputs": 3.0}, r"inputs.shape=\(\) holds no samples"),
+        (
+            {"inputs": [[1.0], [1.0, 2.0]]},
+            "inputs cannot become a tensor .*; pass numbers in a rectangular array",
+        ),
+        ({"inputs": np.array([["a"]] * N)}, "inputs cannot become a tensor"),
+        ({"inputs": data()[0].astype(complex)}, "inputs.dtype=torch.complex128 is complex"),
+        ({"regularization": -1.0}, "regularization=-1.0 is not allowed; choose a finite number >= 0"),
+        (
+            {"loss": nn.functional.mse_loss},
+            r"loss failed on outputs of shape \(2, 4\) and targets of shape \(2,\)",
+        ),
+        ({"loss": nn.CrossEntropyLoss(reduction="none")}, "is not one finite number; return the mean"),
+        (
+            {"loss": nn.CrossEntropyLoss(reduction="sum")},
+            "counted twice; return the mean over the batch, not the sum",
+        ),
+        ({"loss": lambda o, t: torch.tensor(torch.nan)}, "is not one finite number"),
+        ({"loss": lambda o, t: "high"}, "loss failed on outputs"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Using a target size:UserWarning")
+def test_what_cannot_work_is_refused_in_the_constructor(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        make(**changes)
