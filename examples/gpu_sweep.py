@@ -1,4 +1,4 @@
-"""Tune the step size on a GPU: every step size and seed as one batch.
+"""Tune the step size on a GPU: all step sizes and seeds run as one batch.
 
 python examples/gpu_sweep.py [--total-steps 100] [--device cuda]
 """

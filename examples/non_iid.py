@@ -1,7 +1,8 @@
 """How uneven data changes the best number of local steps.
 
-The paper assumes that all clients draw from one distribution. Here MNIST's 0 and 8 are dealt evenly, by a
-Dirichlet law, and one digit a client; each is trained with few and with many local steps.
+The paper assumes that the data of all clients comes from one distribution. This example divides MNIST's 0
+and 8 in three ways: evenly, by a Dirichlet law, and with one digit per client. It trains each with few and
+with many local steps.
 
     python examples/non_iid.py [--total-steps 100]
 """
@@ -15,7 +16,7 @@ import fedpaq
 PARTITIONS = {
     "iid": {"partition": "iid"},
     "dirichlet 0.1": {"partition": "dirichlet", "alpha": 0.1},
-    "one label a client": {"partition": "by-label", "labels_per_client": 1},
+    "one label per client": {"partition": "by-label", "labels_per_client": 1},
 }
 
 

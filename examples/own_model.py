@@ -16,7 +16,7 @@ TOKENS, LENGTH = 6, 16
 
 
 class MostFrequent(nn.Module):
-    """One attention layer over embedded tokens, then a linear read-out of the mean."""
+    """One attention layer over embedded tokens, then a linear layer on the mean."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class MostFrequent(nn.Module):
 
 
 def main(total_steps: int) -> None:
-    """Train on 100 clients and print loss, accuracy and bytes as training goes on."""
+    """Train with 100 clients and print loss, accuracy and bytes during training."""
     torch.manual_seed(0)
     tokens = torch.randint(0, TOKENS, (4000, LENGTH))
     labels = nn.functional.one_hot(tokens, TOKENS).sum(1).argmax(1)

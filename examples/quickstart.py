@@ -1,4 +1,4 @@
-"""FedPAQ against FedAvg and QSGD on the paper's first problem: loss, bytes, modelled time.
+"""Compare FedPAQ with FedAvg and QSGD on the paper's first problem: loss, bytes, modelled time.
 
 python examples/quickstart.py [--total-steps 100]
 """
@@ -11,7 +11,7 @@ import fedpaq
 
 
 def main(total_steps: int) -> None:
-    """Train with the three methods and print a line each."""
+    """Train with each of the three methods and print one line for each."""
     problem = fedpaq.problems.load("mnist-logistic", num_clients=50, seed=0)
     shape = {"total_steps": total_steps, "step_size": 0.5, "seed": 0}
     methods = {

@@ -6,6 +6,7 @@ python scripts/performance_page.py
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ PAGE = ROOT / "docs" / "performance.md"
 INTRODUCTION = """# Performance
 
 Written by `scripts/performance_page.py` from `benchmarks/results/*.json`; each section names the script that
-measured it. Every script asserts equal results before it times anything; contenders alternate within one run,
-and a figure is the median of its repeats. Machines differ between sections: compare within a table, not across.
+measured it. Every script asserts equal results before it times anything. Contenders alternate within one run,
+and a figure is the median of its repeats. Machines differ between sections, so compare within a table, not
+across tables.
 """
 
 Results = dict[str, Any]
@@ -84,19 +86,19 @@ def simulation(results: Results) -> Iterable[str]:
             )
         ours = contenders["fedpaq, s=1"]["over_numpy"]
         fastest = min(contenders, key=lambda name: contenders[name]["median_seconds"])
-        judged.append((f"{job}: at most {most[job]:g} of the NumPy loop", f"{ours:.2f}", ours <= most[job]))
+        judged.append((f"{job}: at most {most[job]:g} x the NumPy loop", f"{ours:.2f}", ours <= most[job]))
         if job != "J1":
             judged.append((f"{job}: fastest of all", fastest, fastest.startswith("fedpaq")))
     yield "Whole runs. fedpaq quantizes, encodes and averages; the loops written by hand average plain floats."
-    yield table(("job", "time", "of NumPy loop", "final loss"), rows)
+    yield table(("job", "time", "ratio to NumPy loop", "final loss"), rows)
     yield aims(judged)
 
 
 def simulation_peers(results: Results) -> Iterable[str]:
     """Return the section of benchmarks/simulation_peers.py."""
     yield (
-        "The same jobs in each framework's own idiom, with float32 uploads; starting and compiling are not "
-        "counted. fedpaq quantizes and encodes besides."
+        "The same jobs in each framework's own idiom, with float32 uploads. Starting and compiling are not "
+        "counted. fedpaq also quantizes and encodes."
     )
     rows, judged = [], []
     for job, found in results["jobs"].items():
@@ -107,7 +109,7 @@ def simulation_peers(results: Results) -> Iterable[str]:
         if flower is not None:
             over = flower["over_fedpaq"]
             judged.append((f"{job}: 100 times faster than Flower's Ray simulation", digits(over), over >= 100))
-    yield table(("job", "time", "times fedpaq's", "final loss"), rows)
+    yield table(("job", "time", "ratio to fedpaq", "final loss"), rows)
     if judged:
         yield aims(judged)
 
@@ -116,7 +118,8 @@ def flipped_levels(results: Results) -> Iterable[str]:
     """Return the section of benchmarks/flipped_levels.py."""
     yield (
         "Executors round floats differently in the last bit, and a level flips where that crosses its dither. "
-        "Real updates of the same participants and minibatches, quantized with the same keys, against the twin:"
+        "The table compares real updates with those of the slow twin, for the same participants, minibatches "
+        "and keys."
     )
     yield table(
         ("problem", "executor", "s", "coordinates", "flipped", "share"),
@@ -139,21 +142,21 @@ def sweep(results: Results) -> Iterable[str]:
     contenders = results["contenders"]
     yield f"{results['runs']} runs of J1: 8 step sizes, 5 seeds."
     yield table(
-        ("", "time", "of NumPy runs"),
+        ("", "time", "ratio to NumPy runs"),
         (
             (name, seconds(row["median_seconds"]), f"{row['over_numpy']:.2f}")
             for name, row in contenders.items()
         ),
     )
     ratio = contenders["sweep, s=1"]["over_numpy"]
-    yield aims([("at most 0.4 of 40 NumPy runs", f"{ratio:.2f}", ratio <= 0.4)])
+    yield aims([("at most 0.4 x 40 NumPy runs", f"{ratio:.2f}", ratio <= 0.4)])
 
 
 def gpu(results: Results) -> Iterable[str]:
     """Return the section of benchmarks/gpu.py."""
     whole, few, many = results["one_round"], results["few_clients"], results["many_clients"]
     quantize = {name: row for name, row in results["quantize"].items() if isinstance(row, dict)}
-    yield "Messages, sums and draws equal the CPU's to the bit, updates to 1e-5. Sizes against the encoder's:"
+    yield "Messages, sums and draws equal the CPU's to the bit, updates to 1e-5. Payload sizes:"
     sizes = "payload bytes, here (estimated) and encoded"
     trained = {name: row[sizes] for name, row in results["checks"]["check_training"].items()}
     yield table(
@@ -183,7 +186,7 @@ def gpu(results: Results) -> Iterable[str]:
     )
     moved, once = "share_of_copy_bandwidth_bytes_moved", "share_of_copy_bandwidth_updates_counted_once"
     yield table(
-        ("quantize and add up", "time", "of copy bandwidth, bytes moved", "updates counted once"),
+        ("quantize and add up", "time", "share of copy bandwidth, bytes moved", "share, updates counted once"),
         (
             (name, seconds(row["seconds"]), f"{row[moved]:.2f}", f"{row[once]:.2f}")
             for name, row in quantize.items()
@@ -208,9 +211,9 @@ def scaling(results: Results) -> Iterable[str]:
         yield from _clients(results["clients"])
     for key, symbol, what in (("participants", "r", "participant"), ("parameters", "p", "parameter")):
         if key in results:
-            yield f"Against {symbol}: the last column is the cost of one {what} more than in the row above."
+            yield f"By {symbol}: the last column is the cost of one more {what}, compared with the row above."
             yield table(
-                (symbol, "a round", f"one {what} more"),
+                (symbol, "time per round", f"per {what} added"),
                 (
                     (f"{row['per']:,}", seconds(row["median_seconds"]), _marginal(row))
                     for row in results[key].values()
@@ -221,10 +224,10 @@ def scaling(results: Results) -> Iterable[str]:
 
 
 def _clients(rows: Results) -> Iterable[str]:
-    yield "Against n, at r = 100: logistic regression, p = 10, two samples a client, τ = 5, B = 10."
+    yield "By n, at r = 100: logistic regression, p = 10, two samples per client, τ = 5, B = 10."
     beyond = "bytes_beyond_data_and_partition"
     yield table(
-        ("", "a round", "of n = 1,000", "memory beyond these", "data", "partition"),
+        ("", "time per round", "ratio to n = 1,000", "other memory", "data", "partition"),
         (
             (
                 name,
@@ -248,12 +251,12 @@ def _marginal(row: Results) -> str:
 
 def _ranks(rows: Results) -> Iterable[str]:
     yield (
-        "Against ranks on one machine: 40 clients of the 92,027-parameter network, τ = 5, s = 1; params are "
-        "the same to the bit. The ranks share the cores that one process would use alone and pay for the "
-        "exchange on top: they are for several machines or GPUs."
+        "By ranks, on one machine: 40 clients of the 92,027-parameter network, τ = 5, s = 1. Params are the "
+        "same to the bit. The ranks share the cores that one process would use alone, and they pay for the "
+        "exchange as well: they are meant for several machines or GPUs."
     )
     yield table(
-        ("ranks", "a round", "each receives", "dense all-reduce, float32", "the updates, float32"),
+        ("ranks", "time per round", "each receives", "dense all-reduce, float32", "the updates, float32"),
         (
             (
                 ranks,
@@ -269,17 +272,20 @@ def _ranks(rows: Results) -> Iterable[str]:
 
 def codec(results: Results) -> Iterable[str]:
     """Return the section of benchmarks/codec.py."""
-    yield "Real updates: the payload, frame and norm included, against the order-0 entropy of its levels."
+    yield "Real updates: the payload, with frame and norm, compared with the order-0 entropy of its levels."
     yield table(
-        ("update", "s", "payload", "of entropy"),
+        ("update", "s", "payload", "ratio to entropy"),
         (
             (row["name"], row["levels"], size(row["payload_bytes"]), f"{row['payload_over_entropy']:.2f}")
             for row in results["real_sizes"]
         ),
     )
-    yield "Speed over `memcpy` of the float32 update; adding a payload over adding float32. More is faster."
+    yield (
+        "Speed relative to a `memcpy` of the float32 update; for adding a payload, relative to adding float32. "
+        "Larger is faster."
+    )
     yield table(
-        ("p", "s", "quantize and encode", "decode", "add, over dense add"),
+        ("p", "s", "quantize and encode", "decode", "add, ratio to dense add"),
         (
             (
                 f"{row['dimension']:,}",
@@ -296,12 +302,12 @@ def codec(results: Results) -> Iterable[str]:
 def peer_codecs(results: Results) -> Iterable[str]:
     """Return the section of benchmarks/peer_codecs.py."""
     yield (
-        f"One update of {results['dimension']:,} coordinates; speeds in million coordinates a second, of calls "
-        "in a row. The last column is of the first call after another codec's turn, when the caches hold that "
-        "one's data."
+        f"One update of {results['dimension']:,} coordinates. Speeds are in million coordinates per second, of "
+        "repeated calls. The last column is for the first call after another codec's turn, when the caches "
+        "hold the other codec's data."
     )
     yield table(
-        ("codec", "bits a coordinate", "encode", "decode", "encode, fedpaq over it", "first call"),
+        ("codec", "bits per coordinate", "encode", "decode", "speed-up of fedpaq", "speed-up, first call"),
         (
             (
                 name,
@@ -341,15 +347,22 @@ SECTIONS: dict[str, tuple[str, Callable[[Results], Iterable[str]]]] = {
 }
 
 
+def wrapped(part: str) -> str:
+    """Return a paragraph in lines of at most 120 characters; tables stay as they are."""
+    if part.startswith("|"):
+        return part
+    return textwrap.fill(part, 118, break_long_words=False, break_on_hyphens=False)
+
+
 def page() -> str:
     """Return the page; benchmarks without results are left out."""
-    parts = [INTRODUCTION.rstrip()]
+    parts = INTRODUCTION.rstrip().split("\n\n")
     for name, (title, section) in SECTIONS.items():
         path = RESULTS / f"{name}.json"
         if path.exists():
             results = json.loads(path.read_text())
             parts += [f"## {title}", f"`python benchmarks/{name}.py`. {machine(results)}", *section(results)]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(map(wrapped, parts)) + "\n"
 
 
 if __name__ == "__main__":

@@ -20,6 +20,10 @@ BLOCKS = [
     )
 ]
 NAMES = sorted(set(re.findall(r"`(fedpaq\.[\w.]+)`", (DOCS / "paper-to-code.md").read_text())))
+PROSE = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"] + [
+    f"docs/{name}.md"
+    for name in ("index", "quickstart", "design", "wire-format", "api", "performance", "paper-to-code")
+]
 
 
 @pytest.mark.parametrize(("page", "code"), BLOCKS)
@@ -59,3 +63,10 @@ def test_every_picture_kept_with_the_docs_is_shown_on_a_page():
     pictures = [path.relative_to(DOCS).as_posix() for path in DOCS.glob("figures/**/*.png")]
     unseen = [name for name in pictures if name not in pages]
     assert pictures and unseen == []
+
+
+@pytest.mark.parametrize("page", PROSE)
+def test_lines_of_prose_have_at_most_120_characters(page):
+    """Tables are exempt: Markdown cannot break a row."""
+    text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    assert [line for line in text.splitlines() if len(line) > 120 and not line.startswith("|")] == []

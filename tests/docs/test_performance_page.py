@@ -41,3 +41,9 @@ def test_durations_have_a_unit_that_fits(script, value, text):
 @pytest.mark.parametrize(("value", "text"), [(31, "31 B"), (5980, "5.98 kB"), (1.3e10, "13 GB")])
 def test_sizes_have_a_unit_that_fits(script, value, text):
     assert script.size(value) == text
+
+
+def test_prose_is_broken_into_lines_and_tables_are_not(script):
+    prose, row = "seven words " * 20, f"| {'seven words ' * 20}|"
+    assert max(map(len, script.wrapped(prose).splitlines())) <= 120
+    assert script.wrapped(row) == row

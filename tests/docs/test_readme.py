@@ -31,3 +31,9 @@ def test_your_own_model_takes_under_fifteen_lines():
 
 def test_there_are_blocks_to_run():
     assert len(BLOCKS) >= 2
+
+
+def test_the_table_of_folders_names_every_package():
+    table = README[README.index("## Where things are") :]
+    named = set(re.findall(r"`(\w+)/`", table.split("\n\n")[1]))
+    assert named == {path.parent.name for path in (ROOT / "src" / "fedpaq").glob("*/__init__.py")}

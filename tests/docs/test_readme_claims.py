@@ -62,7 +62,7 @@ def claims():
     flower = results("flower")["92027"]
     up = [flower[name]["wire"]["wire_bytes_up"] / 1e3 for name in ("s=1", "float32")]
     yield f"{up[0]:.1f} kB up instead of {up[1]:.1f} kB"
-    yield f"{results('ingest')['rows'][0]['payloads_per_second']:,.0f}"[:-2] + "00 payloads a second"
+    yield f"{results('ingest')['rows'][0]['payloads_per_second']:,.0f}"[:-2] + "00 payloads per second"
 
 
 @pytest.mark.parametrize("claim", [*claims()])
