@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpaq.experiments import Curve, CurveSettings, Figure, Panel, Setting
+from fedpaq.experiments import FIGURES, Curve, CurveSettings, Figure, Panel, Setting
 
+MNIST = FIGURES["mnist"]
 SMALL = Figure(
     "small",
     "A small figure",
@@ -37,3 +38,8 @@ def planted(setting, factor, *, seeds=5, start=2.0, noise=0.01, problem="planted
         payload_bytes=np.tile(np.arange(rounds + 1) * setting.clients_per_round * upload, (seeds, 1)),
         computation_seconds=np.tile(10.0 * steps, (seeds, 1)) * jitter,
     )
+
+
+def planted_mnist():
+    """A planted curve for every setting of the MNIST figure."""
+    return {setting: planted(setting, 0.9, noise=0.02) for setting in MNIST.settings}

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedpaq import problems
 from fedpaq.errors import ConfigError
@@ -49,3 +53,22 @@ def test_every_figure_names_a_known_problem():
 def test_an_unknown_figure_is_named_with_the_nearest_known_one():
     with pytest.raises(ConfigError, match="did you mean 'cifar100'"):
         choose(["cifar1000"])
+
+
+@pytest.mark.parametrize("names", [["all"], ["all", "mnist"], ["fashion", "all"]])
+def test_all_means_every_figure_once_in_the_paper_s_order(names):
+    assert [figure.name for figure in choose(names)] == list(FIGURES)
+
+
+def test_a_figure_named_twice_is_run_once():
+    assert [figure.name for figure in choose(["mnist", "mnist"])] == ["mnist"]
+    assert choose([]) == []
+
+
+@given(st.sampled_from([1, 2, 5, 10, None]), st.integers(1, 50), st.sampled_from([1, 2, 5, 10, 20, 50, 100]))
+@settings(max_examples=40, deadline=None)
+def test_slugs_tell_settings_apart_and_rounds_times_steps_are_t(levels, clients, steps):
+    setting = Setting(levels, clients, steps)
+    found = re.fullmatch(r"(none|s(\d+))-r(\d+)-tau(\d+)", setting.slug)
+    assert (found[2] and int(found[2]), int(found[3]), int(found[4])) == (levels, clients, steps)
+    assert setting.num_rounds * steps == 100

@@ -79,7 +79,7 @@ def _run_all(chosen: list[Figure], folder: Output, data_dir: Path | None, quiet:
             bar.update(total, description=figure.name)
             try:
                 curves = run_figure(
-                    figure, folder.store, data_dir=data_dir, progress=_shown(bar, total, figure, console, quiet)
+                    figure, folder, data_dir=data_dir, progress=_shown(bar, total, figure, console, quiet)
                 )
             except DatasetError as error:
                 missing.append(f"{figure.name} was not run: {error}")
@@ -126,7 +126,7 @@ def _work(figure: Figure, folder: Output) -> float:
     return _weight(figure) * sum(
         expected_gradients(settings)
         for settings in curve_settings(figure)
-        if not os.path.exists(folder.store.path(figure, settings))
+        if not os.path.exists(folder.path(figure, settings))
     )
 
 

@@ -7,7 +7,6 @@ from fedpaq.experiments.output import Output
 from fedpaq.experiments.plot import save_plots
 from fedpaq.experiments.report import save_report
 from fedpaq.experiments.runner import run_curve, run_figure
-from fedpaq.experiments.store import CurveStore
 
 __all__ = [
     "CLAIMS",
@@ -15,7 +14,6 @@ __all__ = [
     "Claim",
     "Curve",
     "CurveSettings",
-    "CurveStore",
     "Figure",
     "Output",
     "Panel",

@@ -12,8 +12,7 @@ from fedpaq import __version__
 from fedpaq.cost_model import CostModel
 from fedpaq.experiments.curve import ACCOUNTINGS, Curve, rounded
 from fedpaq.experiments.figures import Figure, Panel, Setting
-from fedpaq.experiments.loss_axis import loss_range, ticks
-from fedpaq.experiments.palette import LOOKS
+from fedpaq.experiments.plot import LOOKS, loss_range, ticks
 from fedpaq.storage.atomic_file import atomic_write
 
 Results = Sequence[tuple[Figure, Mapping[Setting, Curve]]]

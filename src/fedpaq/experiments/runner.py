@@ -12,7 +12,7 @@ from fedpaq.errors import DivergedError
 from fedpaq.experiments import tuning
 from fedpaq.experiments.curve import Curve, CurveSettings, curve_settings
 from fedpaq.experiments.figures import Figure, Setting
-from fedpaq.experiments.store import CurveStore
+from fedpaq.experiments.output import Output
 from fedpaq.problems import Problem
 from fedpaq.run.history import History
 
@@ -20,7 +20,7 @@ Progress = Callable[[Setting, int], None]  # setting, gradient computations done
 
 
 def run_figure(
-    figure: Figure, store: CurveStore, *, data_dir: Path | None = None, progress: Progress | None = None
+    figure: Figure, output: Output, *, data_dir: Path | None = None, progress: Progress | None = None
 ) -> dict[Setting, Curve]:
     """Return every curve of the figure, computing and storing those that are not there yet.
 
@@ -29,11 +29,11 @@ def run_figure(
     problem: Problem | None = None
     curves: dict[Setting, Curve] = {}
     for settings in curve_settings(figure):
-        curve = store.load(figure, settings)
+        curve = output.load(figure, settings)
         if curve is None:
             problem = problem or load_problem(figure, data_dir)
             curve = run_curve(problem, settings, progress)
-            store.save(figure, curve)
+            output.save(figure, curve)
             curve = Curve.from_json(curve.to_json())  # the same numbers as when it is read back
         curves[settings.setting] = curve
     return curves
