@@ -9,6 +9,7 @@ from fedpaq.quantizers.check import check_quantizer
 from fedpaq.quantizers.identity import Identity
 from fedpaq.quantizers.low_precision import LowPrecision
 from fedpaq.quantizers.message import Message, QuantizedBatch, QuantizedMessage, RawMessage
+from fedpaq.quantizers.registry import parse
 from fedpaq.randomness import Key
 
 
@@ -40,4 +41,5 @@ __all__ = [
     "Quantizer",
     "RawMessage",
     "check_quantizer",
+    "parse",
 ]
