@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from fedpaq.cost_model import CostModel
-from fedpaq.experiments import FIGURES, Curve, Figure, Setting
-from fedpaq.experiments.curve import ACCOUNTINGS
-from fedpaq.experiments.evidence import Curves
+from fedpaq.experiments import FIGURES, Curve, Figure, RoundSetting
+from fedpaq.experiments.curve import ACCOUNTINGS, Curves
 from fedpaq.experiments.judging import FAILS, HOLDS, UNDECIDED
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -26,11 +25,11 @@ MARKS = {HOLDS: "✓", FAILS: "✗", UNDECIDED: "?"}
 
 
 def publish(folder: Path) -> None:
-    """Copy curves, plots and verdicts of ``folder``; the report is too large to keep."""
+    """Copy the curves, PNG plots and verdicts of ``folder``; the report is too large to keep."""
     shutil.rmtree(PUBLISHED, ignore_errors=True)
     PUBLISHED.mkdir(parents=True)
     shutil.copytree(folder / "curves", PUBLISHED / "curves")
-    for path in sorted([*folder.glob("*.png"), *folder.glob("*.pdf"), folder / "verdicts.json"]):
+    for path in [*folder.glob("*.png"), folder / "verdicts.json"]:
         shutil.copy(path, PUBLISHED)
 
 
@@ -55,7 +54,7 @@ def sections() -> dict[str, str]:
     return found
 
 
-def published_curves(figure: Figure) -> dict[Setting, Curve]:
+def published_curves(figure: Figure) -> dict[RoundSetting, Curve]:
     """Return the curves that were copied, in the figure's order, whatever version made them."""
     paths = (PUBLISHED / "curves" / figure.name).glob("*.json")
     curves = {c.settings.setting: c for c in (Curve.from_json(p.read_text(encoding="utf-8")) for p in paths)}
@@ -74,7 +73,9 @@ def filled(text: str, generated: dict[str, str]) -> str:
 def score(verdicts: Sequence[Mapping[str, Any]]) -> str:
     """Count the verdicts under each count of bits."""
     lines = ["| uploads counted in | holds | does not hold | undecided |", "| --- | --- | --- | --- |"]
-    for accounting, name in zip(ACCOUNTINGS, ("real payload bytes", "the paper's fixed width"), strict=True):
+    for accounting, name in zip(
+        ACCOUNTINGS, ("real payload bytes", "fixed width, our reading of the paper"), strict=True
+    ):
         found = [entry["judged"][accounting]["verdict"] for entry in verdicts]
         lines.append(f"| {name} | " + " | ".join(str(found.count(verdict)) for verdict in MARKS) + " |")
     return "\n".join(lines)

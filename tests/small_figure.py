@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpaq.experiments import FIGURES, Curve, CurveSettings, Figure, Panel, Setting
+from fedpaq.experiments import FIGURES, Curve, CurveSettings, Figure, Panel, RoundSetting
 
 MNIST = FIGURES["mnist"]
 SMALL = Figure(
@@ -14,8 +14,10 @@ SMALL = Figure(
     "synthetic-logistic",
     100.0,
     (
-        Panel("levels", "levels", "fixed", {"s = 1": Setting(1, 5, 10), "none": Setting(None, 5, 10)}),
-        Panel("steps", "steps", "fixed", {"τ = 10": Setting(1, 5, 10), "τ = 50": Setting(1, 5, 50)}),
+        Panel(
+            "levels", "levels", "fixed", {"s = 1": RoundSetting(1, 5, 10), "none": RoundSetting(None, 5, 10)}
+        ),
+        Panel("steps", "steps", "fixed", {"τ = 10": RoundSetting(1, 5, 10), "τ = 50": RoundSetting(1, 5, 50)}),
     ),
 )
 

@@ -85,7 +85,6 @@ def test_every_published_figure_has_its_pictures_in_a_few_megabytes():
     for figure in FIGURES:
         for accounting in ("payload", "fixed-width"):
             assert (PUBLISHED / f"{figure}-{accounting}.png").exists()
-            assert (PUBLISHED / f"{figure}-{accounting}.pdf").exists()
     assert sum(path.stat().st_size for path in PUBLISHED.rglob("*") if path.is_file()) < 6e6
 
 

@@ -134,7 +134,7 @@ def test_a_figure_that_was_not_run_says_how_to_run_it(docs_script):
         assert f"Not run yet: `fedpaq reproduce {name}`." in filled
 
 
-def test_publishing_replaces_the_old_folder_and_leaves_the_report_out(docs_script, tmp_path, monkeypatch):
+def test_publishing_replaces_the_old_folder_and_leaves_report_and_pdf_out(docs_script, tmp_path, monkeypatch):
     source, target = tmp_path / "reproduction", tmp_path / "docs" / "paper"
     (source / "curves" / "mnist").mkdir(parents=True)
     (source / "curves" / "mnist" / "a.json").write_text("{}")
@@ -145,7 +145,7 @@ def test_publishing_replaces_the_old_folder_and_leaves_the_report_out(docs_scrip
     monkeypatch.setattr(docs_script, "PUBLISHED", target)
     docs_script.publish(source)
     found = sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
-    assert found == ["curves/mnist/a.json", "mnist-payload.pdf", "mnist-payload.png", "verdicts.json"]
+    assert found == ["curves/mnist/a.json", "mnist-payload.png", "verdicts.json"]
 
 
 @pytest.fixture

@@ -9,9 +9,10 @@ import subprocess
 import sys
 import textwrap
 
+import numpy as np
 import pytest
 
-from fedpaq.experiments import Output, Setting, run_figure, runner
+from fedpaq.experiments import Output, RoundSetting, run_figure, runner
 from fedpaq.experiments.curve import CurveSettings, curve_settings
 from fedpaq.experiments.runner import expected_gradients
 from repository import TESTS
@@ -24,10 +25,10 @@ def contents(folder):
 
 @pytest.fixture(scope="module")
 def whole_run(tmp_path_factory):
-    """The folder of one run without interruption, and the progress it reported."""
+    """The folder of one run without interruption, the progress it reported, and its curves."""
     folder, done = tmp_path_factory.mktemp("one-go"), []
-    run_figure(SMALL, Output(folder), progress=lambda _, gradients: done.append(gradients))
-    return folder, done
+    curves = run_figure(SMALL, Output(folder), progress=lambda _, gradients: done.append(gradients))
+    return folder, done, curves
 
 
 @pytest.fixture
@@ -87,13 +88,24 @@ def test_no_temporary_file_is_left_behind(whole_run):
     assert [path for path in whole_run[0].rglob("*") if path.name.startswith(".")] == []
 
 
+def test_a_curve_just_run_is_the_curve_that_is_read_back(whole_run):
+    folder, _, curves = whole_run
+    stored = Output(folder).curves(SMALL)
+    assert list(stored) == list(curves)
+    for one, other in zip(curves.values(), stored.values(), strict=True):
+        for name in ("loss", "accuracy", "payload_bytes", "computation_seconds"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name), strict=True)
+        for name in ("settings", "tuning", "step_size", "dimension"):
+            assert getattr(one, name) == getattr(other, name)
+
+
 def test_progress_adds_up_to_what_was_announced(whole_run):
     announced = sum(runner.expected_gradients(settings) for settings in curve_settings(SMALL))
     assert announced <= sum(whole_run[1]) <= 1.8 * announced  # more only where a grid had to be widened
 
 
 def test_the_announced_work_is_the_trials_one_by_one():
-    chosen = CurveSettings("p", Setting(1, 5, 10), tuning_seeds=(7, 8, 9), seeds=(0, 1))
+    chosen = CurveSettings("p", RoundSetting(1, 5, 10), tuning_seeds=(7, 8, 9), seeds=(0, 1))
     trials = 3 * 2  # coarse grid on the first two tuning seeds
     trials += 4 * 3 + 1  # fine grid on all three; the centre only on the one it has not seen
     trials += 2  # the curve itself

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedpaq
-from fedpaq.experiments import CurveSettings, Setting, tuning
+from fedpaq.experiments import CurveSettings, RoundSetting, tuning
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def quadratic():
 
 
 def wanted(**changes):
-    return CurveSettings("synthetic-quadratic", Setting(None, 5, 10), tuning_seeds=(5, 6, 7), **changes)
+    return CurveSettings("synthetic-quadratic", RoundSetting(None, 5, 10), tuning_seeds=(5, 6, 7), **changes)
 
 
 def exhaustive(problem, chosen, step_sizes):
@@ -69,7 +69,7 @@ def test_tuning_seeds_are_never_the_curves_own():
 
 
 def test_step_sizes_can_be_typed():
-    assert tuning.tidy(0.0625 * 2**0.5) == 0.08839
+    assert tuning.round_to_4_digits(0.0625 * 2**0.5) == 0.08839
 
 
 losses = st.lists(st.one_of(st.none(), st.floats(0.0, 10.0)), min_size=1, max_size=3)
@@ -101,11 +101,6 @@ def test_a_grid_grows_at_the_end_where_its_best_lies(tried, wider):
 
 @given(st.floats(1e-8, 1e8))
 @settings(max_examples=50, deadline=None)
-def test_a_tidy_step_size_stays_and_is_right_to_half_a_thousandth(eta):
-    once = tuning.tidy(eta)
-    assert tuning.tidy(once) == once and once == pytest.approx(eta, rel=5.1e-4)
-
-
-def test_quantizers_follow_from_the_levels():
-    assert tuning.quantizer_of(CurveSettings("p", Setting(None, 5, 10))).name == "none"
-    assert tuning.quantizer_of(CurveSettings("p", Setting(7, 5, 10))).levels == 7
+def test_a_rounded_step_size_stays_and_is_right_to_half_a_thousandth(eta):
+    once = tuning.round_to_4_digits(eta)
+    assert tuning.round_to_4_digits(once) == once and once == pytest.approx(eta, rel=5.1e-4)

@@ -17,7 +17,7 @@ from fedpaq.cli.options import AsJson, DataDir
 from fedpaq.errors import DatasetError
 
 if TYPE_CHECKING:
-    from fedpaq.experiments import Figure, Output, Setting
+    from fedpaq.experiments import Figure, Output, RoundSetting
 
 COLOURS = {"holds": "green", "does not hold": "red", "undecided": "yellow"}
 
@@ -105,11 +105,11 @@ def _progress(console: Console, quiet: bool) -> Progress:
 
 def _shown(
     bar: Progress, task: Any, figure: Figure, console: Console, quiet: bool
-) -> Callable[[Setting, int], None]:
+) -> Callable[[RoundSetting, int], None]:
     """Return the callback that moves the bar; where no bar can be shown, name each curve begun."""
     begun: set[str] = set()
 
-    def advance(setting: Setting, gradients: int) -> None:
+    def advance(setting: RoundSetting, gradients: int) -> None:
         bar.update(task, description=f"{figure.name}: {setting.slug}", advance=gradients * _weight(figure))
         if setting.slug not in begun and not quiet and not console.is_terminal:
             console.print(f"{figure.name}: {setting.slug}", highlight=False)

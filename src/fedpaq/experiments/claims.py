@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fedpaq.experiments import evidence
-from fedpaq.experiments.curve import ACCOUNTINGS
-from fedpaq.experiments.evidence import Curves, Evidence
+from fedpaq.experiments.curve import ACCOUNTINGS, Curves
+from fedpaq.experiments.evidence import Evidence
 from fedpaq.experiments.figures import FIGURES, Figure
 from fedpaq.experiments.judging import Finding, Ratio
 

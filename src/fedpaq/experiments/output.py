@@ -18,8 +18,7 @@ from typing import Any
 
 from fedpaq.errors import ConfigError
 from fedpaq.experiments.claims import judge
-from fedpaq.experiments.curve import ACCOUNTINGS, Curve, CurveSettings, curve_settings
-from fedpaq.experiments.evidence import Curves
+from fedpaq.experiments.curve import ACCOUNTINGS, Curve, Curves, CurveSettings, curve_settings
 from fedpaq.experiments.figures import FIGURES, Figure
 from fedpaq.experiments.plot import save_plots
 from fedpaq.experiments.report import save_report

@@ -7,7 +7,7 @@ Ito, which people with any common colour blindness can tell apart.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedpaq.cost_model import CostModel
-from fedpaq.experiments.curve import Curve
-from fedpaq.experiments.figures import Figure, Panel, Setting
+from fedpaq.experiments.curve import Curve, Curves
+from fedpaq.experiments.figures import Figure, Panel
 from fedpaq.storage.atomic_file import atomic_write
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ LOOKS = (
 )
 COUNTED = {
     "payload": "uploads counted in real payload bytes",
-    "fixed-width": "uploads counted in the paper's fixed-width bits",
+    "fixed-width": "uploads counted in fixed-width bits, our reading of the paper",
 }
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -59,7 +59,7 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def save_plots(figure: Figure, curves: Mapping[Setting, Curve], accounting: str, folder: Path) -> list[Path]:
+def save_plots(figure: Figure, curves: Curves, accounting: str, folder: Path) -> list[Path]:
     """Write the figure as PNG and PDF and return the paths."""
     import matplotlib
 
@@ -77,13 +77,11 @@ def save_plots(figure: Figure, curves: Mapping[Setting, Curve], accounting: str,
     return paths
 
 
-def draw(figure: Figure, curves: Mapping[Setting, Curve], accounting: str) -> Canvas:
-    """Return the figure as a matplotlib figure, drawn without any display."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+def draw(figure: Figure, curves: Curves, accounting: str) -> Canvas:
+    """Return the figure as a matplotlib figure; no display is needed."""
     from matplotlib.figure import Figure as Canvas
 
     canvas = Canvas(figsize=(14, 4.1), layout="constrained")
-    FigureCanvasAgg(canvas)
     axes: Any = canvas.subplots(1, len(figure.panels))
     for axis, panel in zip(axes, figure.panels, strict=True):
         _draw_panel(axis, panel, curves, CostModel.from_ratio(figure.ratio), accounting)
@@ -96,9 +94,7 @@ def draw(figure: Figure, curves: Mapping[Setting, Curve], accounting: str) -> Ca
     return canvas
 
 
-def _draw_panel(
-    axis: Any, panel: Panel, curves: Mapping[Setting, Curve], cost_model: CostModel, accounting: str
-) -> None:
+def _draw_panel(axis: Any, panel: Panel, curves: Curves, cost_model: CostModel, accounting: str) -> None:
     for look, (label, setting) in zip(LOOKS, panel.curves.items(), strict=False):
         _draw_curve(axis, label, curves[setting], cost_model, accounting, look)
     axis.set(xscale="log", yscale="log", xlabel="modelled time (mean gradient times)")
