@@ -20,7 +20,7 @@ def test_a_table_recommends_a_configuration_in_human_units():
     result = CliRunner().invoke(app, [*QUICK, "--bandwidth", "100kbit/s"], env={"COLUMNS": "100"})
     assert result.exit_code == 0, result.output
     assert "pick" in result.output and "on average" in result.output
-    assert "a round, each for" in result.output
+    assert "per round, each for" in result.output
 
 
 @pytest.mark.parametrize(("number", "words"), [(1, "1 client"), (2, "2 clients"), (10, "10 clients")])

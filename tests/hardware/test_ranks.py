@@ -138,7 +138,7 @@ def test_the_command_line_under_torchrun_writes_what_one_process_writes(tmp_path
     output = tmp_path / "two.json"
     ended = torchrun(2, "-m", "fedpaq", "run", "mnist-logistic", *options, "--output", output)
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count("FedPAQ") == 1 and "of payloads a round" in ended.stdout
+    assert ended.stdout.count("FedPAQ") == 1 and "of payloads per round" in ended.stdout
     config = fedpaq.FedPAQConfig(clients_per_round=5, local_steps=5, total_steps=10, step_size=0.5)
     problem = fedpaq.problems.load("mnist-logistic")
     history = fedpaq.train(problem, config, quantizer=fedpaq.LowPrecision(levels=1), evaluate_every=0)
