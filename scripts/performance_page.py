@@ -96,7 +96,7 @@ def simulation_peers(results: Results) -> Iterable[str]:
     """Return the section of benchmarks/simulation_peers.py."""
     yield (
         "The same jobs in each framework's own idiom, with float32 uploads; starting and compiling are not "
-        "counted. fedpaq quantizes and encodes besides."
+        "counted. fedpaq also quantizes and encodes."
     )
     rows, judged = [], []
     for job, found in results["jobs"].items():
@@ -210,7 +210,7 @@ def scaling(results: Results) -> Iterable[str]:
         if key in results:
             yield f"Against {symbol}: the last column is the cost of one {what} more than in the row above."
             yield table(
-                (symbol, "a round", f"one {what} more"),
+                (symbol, "per round", f"one {what} more"),
                 (
                     (f"{row['per']:,}", seconds(row["median_seconds"]), _marginal(row))
                     for row in results[key].values()
@@ -221,10 +221,10 @@ def scaling(results: Results) -> Iterable[str]:
 
 
 def _clients(rows: Results) -> Iterable[str]:
-    yield "Against n, at r = 100: logistic regression, p = 10, two samples a client, τ = 5, B = 10."
+    yield "Against n, at r = 100: logistic regression, p = 10, two samples per client, τ = 5, B = 10."
     beyond = "bytes_beyond_data_and_partition"
     yield table(
-        ("", "a round", "of n = 1,000", "memory beyond these", "data", "partition"),
+        ("", "per round", "of n = 1,000", "memory beyond these", "data", "partition"),
         (
             (
                 name,
@@ -253,7 +253,7 @@ def _ranks(rows: Results) -> Iterable[str]:
         "exchange on top: they are for several machines or GPUs."
     )
     yield table(
-        ("ranks", "a round", "each receives", "dense all-reduce, float32", "the updates, float32"),
+        ("ranks", "per round", "each receives", "dense all-reduce, float32", "the updates, float32"),
         (
             (
                 ranks,
@@ -296,12 +296,12 @@ def codec(results: Results) -> Iterable[str]:
 def peer_codecs(results: Results) -> Iterable[str]:
     """Return the section of benchmarks/peer_codecs.py."""
     yield (
-        f"One update of {results['dimension']:,} coordinates; speeds in million coordinates a second, of calls "
+        f"One update of {results['dimension']:,} coordinates; speeds in million coordinates per second, of calls "
         "in a row. The last column is of the first call after another codec's turn, when the caches hold that "
         "one's data."
     )
     yield table(
-        ("codec", "bits a coordinate", "encode", "decode", "encode, fedpaq over it", "first call"),
+        ("codec", "bits per coordinate", "encode", "decode", "encode, fedpaq over it", "first call"),
         (
             (
                 name,

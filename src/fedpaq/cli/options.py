@@ -12,7 +12,7 @@ from fedpaq.errors import ConfigError
 if TYPE_CHECKING:
     from fedpaq.quantizers import Quantizer
 
-# What an argument means stands in the docstring of its verb: typer 0.20 with click 8.5 drops its help.
+# The docstring of a verb explains its argument: typer 0.20 with click 8.5 drops an argument's own help.
 ProblemName = Annotated[str, typer.Argument(metavar="PROBLEM")]
 ClientsPerRound = Annotated[
     int, typer.Option("--clients-per-round", "-r", help="r: clients drawn in each round.")

@@ -23,7 +23,7 @@ SUPPLEMENT = ("cifar10-248k", "cifar100", "fashion")
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, where it stands, the figures it is about, and how it is judged."""
+    """A sentence of the paper, its place, the figures it is about, and how it is judged."""
 
     name: str
     where: str
