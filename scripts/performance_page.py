@@ -296,9 +296,9 @@ def codec(results: Results) -> Iterable[str]:
 def peer_codecs(results: Results) -> Iterable[str]:
     """Return the section of benchmarks/peer_codecs.py."""
     yield (
-        f"One update of {results['dimension']:,} coordinates; speeds in million coordinates per second, of calls "
-        "in a row. The last column is of the first call after another codec's turn, when the caches hold that "
-        "one's data."
+        f"One update of {results['dimension']:,} coordinates; speeds in million coordinates per second, of "
+        "calls in a row. The last column is of the first call after another codec's turn, when the caches hold "
+        "that one's data."
     )
     yield table(
         ("codec", "bits per coordinate", "encode", "decode", "encode, fedpaq over it", "first call"),
