@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpaq.cost_model import CostModel
-from fedpaq.experiments import FIGURES, Curve, Figure, RoundSetting
+from fedpaq.experiments import FIGURES, Curve, Figure, PaperSetting
 from fedpaq.experiments.curve import ACCOUNTINGS, Curves
 from fedpaq.experiments.judging import FAILS, HOLDS, UNDECIDED
 
@@ -54,7 +54,7 @@ def sections() -> dict[str, str]:
     return found
 
 
-def published_curves(figure: Figure) -> dict[RoundSetting, Curve]:
+def published_curves(figure: Figure) -> dict[PaperSetting, Curve]:
     """Return the curves that were copied, in the figure's order, whatever version made them."""
     paths = (PUBLISHED / "curves" / figure.name).glob("*.json")
     curves = {c.settings.setting: c for c in (Curve.from_json(p.read_text(encoding="utf-8")) for p in paths)}

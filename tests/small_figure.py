@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpaq.experiments import FIGURES, Curve, CurveSettings, Figure, Panel, RoundSetting
+from fedpaq.experiments import FIGURES, Curve, CurveSettings, Figure, Panel, PaperSetting
 
 MNIST = FIGURES["mnist"]
 SMALL = Figure(
@@ -15,9 +15,9 @@ SMALL = Figure(
     100.0,
     (
         Panel(
-            "levels", "levels", "fixed", {"s = 1": RoundSetting(1, 5, 10), "none": RoundSetting(None, 5, 10)}
+            "levels", "levels", "fixed", {"s = 1": PaperSetting(1, 5, 10), "none": PaperSetting(None, 5, 10)}
         ),
-        Panel("steps", "steps", "fixed", {"τ = 10": RoundSetting(1, 5, 10), "τ = 50": RoundSetting(1, 5, 50)}),
+        Panel("steps", "steps", "fixed", {"τ = 10": PaperSetting(1, 5, 10), "τ = 50": PaperSetting(1, 5, 50)}),
     ),
 )
 

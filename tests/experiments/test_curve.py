@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import fedpaq
 from fedpaq.errors import ConfigError
-from fedpaq.experiments import Curve, CurveSettings, RoundSetting, run_curve
+from fedpaq.experiments import Curve, CurveSettings, PaperSetting, run_curve
 from fedpaq.experiments.curve import rounded
 from small_figure import planted
 
-SETTINGS = CurveSettings("mnist-logistic", RoundSetting(1, 5, 20), seeds=(0, 1), tuning_seeds=(7, 8, 9))
+SETTINGS = CurveSettings("mnist-logistic", PaperSetting(1, 5, 20), seeds=(0, 1), tuning_seeds=(7, 8, 9))
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +61,8 @@ def test_the_same_settings_give_the_same_json(mnist, curve):
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(CurveSettings)])
 def test_the_key_depends_on_every_setting(field):
     value = getattr(SETTINGS, field)
-    if isinstance(value, RoundSetting):
-        changed = RoundSetting(2, 5, 20)
+    if isinstance(value, PaperSetting):
+        changed = PaperSetting(2, 5, 20)
     elif isinstance(value, tuple):
         changed = (*value, 99)
     else:
@@ -71,7 +71,7 @@ def test_the_key_depends_on_every_setting(field):
 
 
 def test_a_diverged_trial_is_kept_as_null():
-    values = json.loads(planted(RoundSetting(1, 5, 10), 0.9).to_json())
+    values = json.loads(planted(PaperSetting(1, 5, 10), 0.9).to_json())
     assert values["tuning"] == [{"step_size": 0.1, "losses": [0.3, None]}]
 
 
@@ -82,7 +82,7 @@ def test_a_foreign_file_is_refused_by_name(text):
 
 
 def test_unknown_axes_and_counts_are_refused():
-    curve = planted(RoundSetting(1, 5, 10), 0.9)
+    curve = planted(PaperSetting(1, 5, 10), 0.9)
     with pytest.raises(ConfigError, match="unknown accounting"):
         curve.bits("elias")
     with pytest.raises(ConfigError, match="unknown axis"):
@@ -98,28 +98,28 @@ def test_rounding_to_six_digits_is_idempotent_and_right_to_half_a_millionth(valu
 
 
 def test_a_curve_with_a_loss_that_is_not_a_number_is_refused_when_written():
-    curve = planted(RoundSetting(1, 5, 50), 0.9)
+    curve = planted(PaperSetting(1, 5, 50), 0.9)
     curve.loss[0, 1] = math.nan
     with pytest.raises(ValueError, match=r"not JSON compliant|Out of range"):
         curve.to_json()
 
 
 def test_bits_of_fixed_width_are_a_sign_and_a_level_per_coordinate_and_a_norm():
-    curve = planted(RoundSetting(5, 10, 50), 0.9)
+    curve = planted(PaperSetting(5, 10, 50), 0.9)
     each = 1000 * (1 + 3) + 32  # six magnitudes take 3 bits, a sign, and one norm
     assert curve.bits("fixed-width")[0].tolist() == [0.0, 10.0 * each, 20.0 * each]
-    plain = planted(RoundSetting(None, 10, 50), 0.9)
+    plain = planted(PaperSetting(None, 10, 50), 0.9)
     assert plain.bits("fixed-width")[0].tolist() == [0.0, 320_000.0, 640_000.0]
 
 
 def test_relative_loss_begins_at_one_and_does_not_depend_on_the_scale():
-    curve = planted(RoundSetting(1, 5, 10), 0.8, start=2.0)
+    curve = planted(PaperSetting(1, 5, 10), 0.8, start=2.0)
     scaled = dataclasses.replace(curve, loss=1000 * curve.loss)
     np.testing.assert_allclose(scaled.relative_loss, curve.relative_loss, rtol=1e-15)
     assert (curve.relative_loss[:, 0] == 1.0).all()
 
 
 def test_a_curve_of_another_format_is_refused_by_name():
-    text = planted(RoundSetting(1, 5, 50), 0.9).to_json().replace("fedpaq-curve-1", "fedpaq-curve-0")
+    text = planted(PaperSetting(1, 5, 50), 0.9).to_json().replace("fedpaq-curve-1", "fedpaq-curve-0")
     with pytest.raises(ConfigError, match="'fedpaq-curve-0' is not 'fedpaq-curve-1'"):
         Curve.from_json(text)

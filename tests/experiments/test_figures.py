@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import fedpaq
 from fedpaq import problems
 from fedpaq.errors import ConfigError
-from fedpaq.experiments import FIGURES, RoundSetting, choose
+from fedpaq.experiments import FIGURES, PaperSetting, choose
 
 ALL = list(FIGURES.values())
 
@@ -32,9 +32,9 @@ def test_the_logistic_figure_fixes_what_section_5_1_fixes():
     assert all((s.levels, s.local_steps) == (1, 5) for s in figure.panel("clients").curves.values())
     methods = figure.panel("methods").curves
     assert methods == {
-        "FedPAQ": RoundSetting(1, 50, 2),
-        "FedAvg": RoundSetting(None, 50, 2),
-        "QSGD": RoundSetting(1, 50, 1),
+        "FedPAQ": PaperSetting(1, 50, 2),
+        "FedAvg": PaperSetting(None, 50, 2),
+        "QSGD": PaperSetting(1, 50, 1),
     }
 
 
@@ -45,9 +45,9 @@ def test_the_network_figures_fix_what_section_5_2_fixes(figure):
     assert all((s.levels, s.local_steps) == (1, 2) for s in figure.panel("clients").curves.values())
     methods = figure.panel("methods").curves
     assert methods == {
-        "FedPAQ": RoundSetting(1, 20, 10),
-        "FedAvg": RoundSetting(None, 20, 10),
-        "QSGD": RoundSetting(1, 50, 1),
+        "FedPAQ": PaperSetting(1, 20, 10),
+        "FedAvg": PaperSetting(None, 20, 10),
+        "QSGD": PaperSetting(1, 50, 1),
     }
 
 
@@ -70,8 +70,8 @@ def test_all_means_every_figure_once_in_the_paper_s_order(names):
 
 
 def test_quantizers_follow_from_the_levels():
-    assert fedpaq.quantizers.parse(RoundSetting(None, 5, 10).quantizer) == fedpaq.Identity()
-    assert fedpaq.quantizers.parse(RoundSetting(7, 5, 10).quantizer) == fedpaq.LowPrecision(7)
+    assert fedpaq.quantizers.parse(PaperSetting(None, 5, 10).quantizer) == fedpaq.Identity()
+    assert fedpaq.quantizers.parse(PaperSetting(7, 5, 10).quantizer) == fedpaq.LowPrecision(7)
 
 
 def test_a_figure_named_twice_is_run_once():
@@ -82,7 +82,7 @@ def test_a_figure_named_twice_is_run_once():
 @given(st.sampled_from([1, 2, 5, 10, None]), st.integers(1, 50), st.sampled_from([1, 2, 5, 10, 20, 50, 100]))
 @settings(max_examples=40, deadline=None)
 def test_slugs_tell_settings_apart_and_rounds_times_steps_are_t(levels, clients, steps):
-    setting = RoundSetting(levels, clients, steps)
+    setting = PaperSetting(levels, clients, steps)
     found = re.fullmatch(r"(none|s(\d+))-r(\d+)-tau(\d+)", setting.slug)
     assert (found[2] and int(found[2]), int(found[3]), int(found[4])) == (levels, clients, steps)
     assert setting.num_rounds * steps == 100

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpaq import CostModel
-from fedpaq.experiments import RoundSetting, judging
+from fedpaq.experiments import PaperSetting, judging
 from fedpaq.experiments.curve import ACCOUNTINGS
 from fedpaq.experiments.judging import FAILS, HOLDS, UNDECIDED, Ratio
 from small_figure import MNIST, planted, planted_mnist
@@ -40,7 +40,7 @@ def test_about_95_percent_of_intervals_cover_the_truth():
 
 
 def test_common_levels_end_at_the_lowest_loss_every_run_reaches():
-    fast, slow = planted(RoundSetting(1, 5, 10), 0.6), planted(RoundSetting(1, 5, 10), 0.8)
+    fast, slow = planted(PaperSetting(1, 5, 10), 0.6), planted(PaperSetting(1, 5, 10), 0.8)
     levels = judging.common_levels(fast, slow)
     assert len(levels) == 5 and (np.diff(levels) < 0).all() and levels[0] < 2.0
     assert levels[-1] == pytest.approx(slow.loss.min(axis=1).max())
@@ -48,14 +48,14 @@ def test_common_levels_end_at_the_lowest_loss_every_run_reaches():
 
 
 def test_without_progress_there_is_no_common_level_and_no_verdict():
-    stuck, fast = planted(RoundSetting(1, 5, 10), 1.1), planted(RoundSetting(1, 5, 10), 0.6)
+    stuck, fast = planted(PaperSetting(1, 5, 10), 1.1), planted(PaperSetting(1, 5, 10), 0.6)
     assert judging.common_levels(stuck, fast).size == 0
     assert judging.all_above(judging.mean_time(fast, stuck, ("a", "b"), "payload", COST)).verdict == UNDECIDED
 
 
 @pytest.mark.parametrize("accounting", ["payload", "fixed-width"])
 def test_time_to_a_level_is_that_of_the_first_round_at_or_below_it(accounting):
-    curve = planted(RoundSetting(1, 5, 10), 0.7, noise=0.2)
+    curve = planted(PaperSetting(1, 5, 10), 0.7, noise=0.2)
     seconds = curve.axis("seconds", accounting, COST)
     for level in (1.5, 0.8, 0.3):
         expected = [
@@ -65,15 +65,15 @@ def test_time_to_a_level_is_that_of_the_first_round_at_or_below_it(accounting):
 
 
 def test_the_lowest_level_is_reached_by_all():
-    fast, slow = planted(RoundSetting(1, 5, 10), 0.6), planted(RoundSetting(1, 5, 10), 0.8)
+    fast, slow = planted(PaperSetting(1, 5, 10), 0.6), planted(PaperSetting(1, 5, 10), 0.8)
     lowest = float(judging.common_levels(fast, slow)[-1])
     assert (judging.time_to(slow, lowest, "payload", COST) > 0).all()
 
 
 def test_a_planted_factor_of_two_in_speed_is_found():
     slow, fast = (
-        planted(RoundSetting(1, 5, 1), 0.98, noise=1e-4),
-        planted(RoundSetting(1, 5, 1), 0.98**2, noise=1e-4),
+        planted(PaperSetting(1, 5, 1), 0.98, noise=1e-4),
+        planted(PaperSetting(1, 5, 1), 0.98**2, noise=1e-4),
     )
     (found,) = judging.mean_time(fast, slow, ("fast", "slow"), "payload", COST)
     assert found.low < 2 < found.high or abs(found.value - 2) < 0.05  # a round is the finest time there is
@@ -81,8 +81,8 @@ def test_a_planted_factor_of_two_in_speed_is_found():
 
 def test_losses_and_total_times_compare_the_last_round():
     first, second = (
-        planted(RoundSetting(1, 5, 10), 0.8, noise=0),
-        planted(RoundSetting(1, 10, 10), 0.9, noise=0),
+        planted(PaperSetting(1, 5, 10), 0.8, noise=0),
+        planted(PaperSetting(1, 10, 10), 0.9, noise=0),
     )
     (loss,) = judging.final_loss(first, second, ("a", "b"))
     assert loss.value == pytest.approx((0.9 / 0.8) ** 10) and loss.low == pytest.approx(loss.high)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpaq.experiments import FIGURES, RoundSetting, plot
+from fedpaq.experiments import FIGURES, PaperSetting, plot
 from fedpaq.experiments.plot import loss_range, ticks
 from small_figure import planted
 
@@ -68,8 +68,8 @@ def test_ticks_lie_inside_the_axis_in_order_and_are_few(low, ratio):
 @settings(max_examples=25, deadline=None)
 def test_the_loss_axis_holds_every_band_with_a_little_air(factor, noise):
     pair = [
-        planted(RoundSetting(1, 5, 10), factor, noise=noise),
-        planted(RoundSetting(1, 5, 50), factor, noise=noise),
+        planted(PaperSetting(1, 5, 10), factor, noise=noise),
+        planted(PaperSetting(1, 5, 50), factor, noise=noise),
     ]
     low, high = loss_range(pair)
     lowest = min(float((curve.loss / 2.0)[:, 1:].min()) for curve in pair)

@@ -12,7 +12,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from fedpaq.experiments import Output, RoundSetting, run_figure, runner
+from fedpaq.experiments import Output, PaperSetting, run_figure, runner
 from fedpaq.experiments.curve import CurveSettings, curve_settings
 from fedpaq.experiments.runner import expected_gradients
 from repository import TESTS
@@ -105,7 +105,7 @@ def test_progress_adds_up_to_what_was_announced(whole_run):
 
 
 def test_the_announced_work_is_the_trials_one_by_one():
-    chosen = CurveSettings("p", RoundSetting(1, 5, 10), tuning_seeds=(7, 8, 9), seeds=(0, 1))
+    chosen = CurveSettings("p", PaperSetting(1, 5, 10), tuning_seeds=(7, 8, 9), seeds=(0, 1))
     trials = 3 * 2  # coarse grid on the first two tuning seeds
     trials += 4 * 3 + 1  # fine grid on all three; the centre only on the one it has not seen
     trials += 2  # the curve itself

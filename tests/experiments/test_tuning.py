@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedpaq
-from fedpaq.experiments import CurveSettings, RoundSetting, tuning
+from fedpaq.experiments import CurveSettings, PaperSetting, tuning
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def quadratic():
 
 
 def wanted(**changes):
-    return CurveSettings("synthetic-quadratic", RoundSetting(None, 5, 10), tuning_seeds=(5, 6, 7), **changes)
+    return CurveSettings("synthetic-quadratic", PaperSetting(None, 5, 10), tuning_seeds=(5, 6, 7), **changes)
 
 
 def exhaustive(problem, chosen, step_sizes):

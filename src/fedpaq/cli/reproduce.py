@@ -16,7 +16,7 @@ from fedpaq.cli.progress import progress_bar
 from fedpaq.errors import DatasetError
 
 if TYPE_CHECKING:
-    from fedpaq.experiments import Figure, Output, RoundSetting
+    from fedpaq.experiments import Figure, Output, PaperSetting
 
 COLOURS = {"holds": "green", "does not hold": "red", "undecided": "yellow"}
 
@@ -83,11 +83,11 @@ def _run_all(chosen: list[Figure], folder: Output, data_dir: Path | None, quiet:
     return missing
 
 
-def _shown(update: Callable[..., None], figure: Figure, quiet: bool) -> Callable[[RoundSetting, int], None]:
+def _shown(update: Callable[..., None], figure: Figure, quiet: bool) -> Callable[[PaperSetting, int], None]:
     """Return the callback that moves the bar; where no bar can be shown, it names each curve as it begins."""
     begun: set[str] = set()
 
-    def advance(setting: RoundSetting, gradients: int) -> None:
+    def advance(setting: PaperSetting, gradients: int) -> None:
         name = f"{figure.name}: {setting.slug}"
         update(description=name, advance=gradients * _weight(figure))
         if name not in begun and not quiet and not sys.stderr.isatty():

@@ -2,7 +2,7 @@
 
 from fedpaq.experiments.claims import CLAIMS, Claim, judge
 from fedpaq.experiments.curve import Curve, CurveSettings
-from fedpaq.experiments.figures import FIGURES, Figure, Panel, RoundSetting, choose
+from fedpaq.experiments.figures import FIGURES, Figure, Panel, PaperSetting, choose
 from fedpaq.experiments.output import Output
 from fedpaq.experiments.plot import save_plots
 from fedpaq.experiments.report import save_report
@@ -17,7 +17,7 @@ __all__ = [
     "Figure",
     "Output",
     "Panel",
-    "RoundSetting",
+    "PaperSetting",
     "choose",
     "judge",
     "run_curve",

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from fedpaq import __version__, codec
 from fedpaq.cost_model import CostModel
 from fedpaq.errors import ConfigError, unknown_name
-from fedpaq.experiments.figures import BATCH_SIZE, NUM_CLIENTS, TOTAL_STEPS, Figure, RoundSetting
+from fedpaq.experiments.figures import BATCH_SIZE, NUM_CLIENTS, TOTAL_STEPS, Figure, PaperSetting
 
 Float64 = npt.NDArray[np.float64]
 FORMAT = "fedpaq-curve-1"
@@ -38,7 +38,7 @@ class CurveSettings:
     """Everything a curve depends on; two equal ones give equal curves."""
 
     problem: str
-    setting: RoundSetting
+    setting: PaperSetting
     seeds: tuple[int, ...] = SEEDS
     tuning_seeds: tuple[int, ...] = TUNING_SEEDS
     coarse_seeds: int = 2  # of the tuning seeds, the first that the coarse grid runs on
@@ -158,14 +158,14 @@ class Curve:
             raise ConfigError(f"not a curve in the form {FORMAT!r}: {error}") from error
 
 
-Curves = Mapping[RoundSetting, Curve]
+Curves = Mapping[PaperSetting, Curve]
 
 
 def _settings(values: dict[str, Any]) -> CurveSettings:
     plain: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
     }
-    plain["setting"] = RoundSetting(**values["setting"])
+    plain["setting"] = PaperSetting(**values["setting"])
     return CurveSettings(**plain)
 
 

@@ -17,8 +17,8 @@ LOCAL_STEPS = (1, 2, 5, 10, 20, 50)
 
 
 @dataclass(frozen=True)
-class RoundSetting:
-    """What distinguishes one curve: s (None: no quantization), r and tau."""
+class PaperSetting:
+    """What the paper varies from curve to curve: s (None: no quantization), r and tau."""
 
     levels: int | None
     clients_per_round: int
@@ -28,7 +28,7 @@ class RoundSetting:
     def slug(self) -> str:
         """A name for files.
 
-        >>> RoundSetting(1, 25, 5).slug, RoundSetting(None, 25, 5).slug
+        >>> PaperSetting(1, 25, 5).slug, PaperSetting(None, 25, 5).slug
         ('s1-r25-tau5', 'none-r25-tau5')
         """
         levels = "none" if self.levels is None else f"s{self.levels}"
@@ -52,7 +52,7 @@ class Panel:
     name: str
     title: str
     fixed: str
-    curves: dict[str, RoundSetting]
+    curves: dict[str, PaperSetting]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Figure:
     panels: tuple[Panel, ...]
 
     @property
-    def settings(self) -> tuple[RoundSetting, ...]:
+    def settings(self) -> tuple[PaperSetting, ...]:
         """Every distinct setting, in the order the panels need them."""
         return tuple(dict.fromkeys(s for panel in self.panels for s in panel.curves.values()))
 
@@ -76,43 +76,43 @@ class Figure:
         return next(panel for panel in self.panels if panel.name == name)
 
 
-def _panels(fixed: RoundSetting, fedpaq: RoundSetting, qsgd: RoundSetting) -> tuple[Panel, ...]:
+def _panels(fixed: PaperSetting, fedpaq: PaperSetting, qsgd: PaperSetting) -> tuple[Panel, ...]:
     """Vary s, r and tau around ``fixed``, then compare methods; FedAvg is FedPAQ unquantized."""
     s, r, tau = fixed.levels, fixed.clients_per_round, fixed.local_steps
-    fedavg = RoundSetting(None, fedpaq.clients_per_round, fedpaq.local_steps)
+    fedavg = PaperSetting(None, fedpaq.clients_per_round, fedpaq.local_steps)
     methods = {"FedPAQ": fedpaq, "FedAvg": fedavg, "QSGD": qsgd}
     return (
         Panel(
             "levels",
             "quantization levels s",
             f"τ = {tau}, r = {r}",
-            {"no quantization" if v is None else f"s = {v}": RoundSetting(v, r, tau) for v in LEVELS},
+            {"no quantization" if v is None else f"s = {v}": PaperSetting(v, r, tau) for v in LEVELS},
         ),
         Panel(
             "clients",
             "clients per round r",
             f"s = {s}, τ = {tau}",
-            {f"r = {v}": RoundSetting(s, v, tau) for v in CLIENTS_PER_ROUND},
+            {f"r = {v}": PaperSetting(s, v, tau) for v in CLIENTS_PER_ROUND},
         ),
         Panel(
             "steps",
             "local steps τ",
             f"s = {s}, r = {r}",
-            {f"τ = {v}": RoundSetting(s, r, v) for v in LOCAL_STEPS},
+            {f"τ = {v}": PaperSetting(s, r, v) for v in LOCAL_STEPS},
         ),
         Panel("methods", "against FedAvg and QSGD", _described(fedpaq, qsgd), methods),
     )
 
 
-def _described(fedpaq: RoundSetting, qsgd: RoundSetting) -> str:
+def _described(fedpaq: PaperSetting, qsgd: PaperSetting) -> str:
     return (
         f"s = {fedpaq.levels}, r = {fedpaq.clients_per_round}, τ = {fedpaq.local_steps}; "
         f"QSGD r = {qsgd.clients_per_round}, τ = {qsgd.local_steps}"
     )
 
 
-_LOGISTIC = _panels(RoundSetting(1, 25, 5), fedpaq=RoundSetting(1, 50, 2), qsgd=RoundSetting(1, 50, 1))
-_NETWORK = _panels(RoundSetting(1, 25, 2), fedpaq=RoundSetting(1, 20, 10), qsgd=RoundSetting(1, 50, 1))
+_LOGISTIC = _panels(PaperSetting(1, 25, 5), fedpaq=PaperSetting(1, 50, 2), qsgd=PaperSetting(1, 50, 1))
+_NETWORK = _panels(PaperSetting(1, 25, 2), fedpaq=PaperSetting(1, 20, 10), qsgd=PaperSetting(1, 50, 1))
 
 FIGURES = {
     "mnist": Figure(

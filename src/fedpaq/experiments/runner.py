@@ -11,23 +11,23 @@ from fedpaq import problems
 from fedpaq.errors import DivergedError
 from fedpaq.experiments import tuning
 from fedpaq.experiments.curve import Curve, CurveSettings, Float64, curve_settings, rounded
-from fedpaq.experiments.figures import Figure, RoundSetting
+from fedpaq.experiments.figures import Figure, PaperSetting
 from fedpaq.experiments.output import Output
 from fedpaq.problems import Problem
 from fedpaq.run.history import History
 
-Progress = Callable[[RoundSetting, int], None]  # setting, gradient computations done since the last call
+Progress = Callable[[PaperSetting, int], None]  # setting, gradient computations done since the last call
 
 
 def run_figure(
     figure: Figure, output: Output, *, data_dir: Path | None = None, progress: Progress | None = None
-) -> dict[RoundSetting, Curve]:
+) -> dict[PaperSetting, Curve]:
     """Return every curve of the figure, computing and storing those that are not there yet.
 
     Raises DatasetError if the figure's data is needed and cannot be found or fetched.
     """
     problem: Problem | None = None
-    curves: dict[RoundSetting, Curve] = {}
+    curves: dict[PaperSetting, Curve] = {}
     for settings in curve_settings(figure):
         curve = output.load(figure, settings)
         if curve is None:
