@@ -8,24 +8,24 @@ import pytest
 
 import fedpaq
 from fedpaq.errors import ConfigError
-from fedpaq.planner import Shape
-from fedpaq.planner.closed_form import Knowledge, plan_from_theory, rounds_needed
+from fedpaq.planner import RoundSetting
+from fedpaq.planner.closed_form import TheoryInputs, plan_from_theory, rounds_needed
 from fedpaq.theory import Assumptions, NonConvexBound, StronglyConvexBound
 
-KNOWN = Knowledge(
+KNOWN = TheoryInputs(
     assumptions=Assumptions(smoothness=4.0, strong_convexity=1.0, gradient_variance=10.0),
     start=5.0,
     dimension=100,
     num_clients=20,
 )
-SHAPES = [Shape(tau, r, s) for tau in (1, 5) for r in (5, 20) for s in (1, 10, 0)]
+SHAPES = [RoundSetting(tau, r, s) for tau in (1, 5) for r in (5, 20) for s in (1, 10, 0)]
 
 
 def test_rounds_just_suffice_for_theorem_1():
-    shape = Shape(5, 5, 10)
-    rounds = rounds_needed(KNOWN, shape, 0.1, 10)
+    setting = RoundSetting(5, 5, 10)
+    rounds = rounds_needed(KNOWN, setting, 0.1, 10)
     bound = StronglyConvexBound(
-        assumptions=replace(KNOWN.assumptions, variance_bound=shape.quantizer.variance_bound(100)),
+        assumptions=replace(KNOWN.assumptions, variance_bound=setting.quantizer.variance_bound(100)),
         num_clients=20,
         clients_per_round=5,
         local_steps=5,
@@ -38,7 +38,7 @@ def test_rounds_just_suffice_for_theorem_1():
 
 def test_rounds_just_suffice_for_theorem_2():
     smooth = replace(KNOWN, assumptions=replace(KNOWN.assumptions, strong_convexity=None))
-    rounds = rounds_needed(smooth, Shape(2, 20, 0), 0.05, 10)
+    rounds = rounds_needed(smooth, RoundSetting(2, 20, 0), 0.05, 10)
     values = [
         NonConvexBound(
             assumptions=smooth.assumptions,
@@ -61,8 +61,8 @@ def test_slow_networks_prefer_fewer_bits():
         for ratio in (10_000, 0.001)
     )
     assert slow == sorted(slow, key=lambda guarantee: guarantee.seconds)
-    assert slow[0].shape.levels > 0
-    assert fast[0].shape.levels == 0
+    assert slow[0].setting.levels > 0
+    assert fast[0].setting.levels == 0
 
 
 def test_a_stricter_target_takes_longer():

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 import fedpaq
 from fedpaq.errors import ConfigError
-from fedpaq.planner import SearchSpace, Shape, Task, plan
+from fedpaq.planner import RoundSetting, SearchSpace, Task, plan
 from fedpaq.planner.expected_time import expected_computation
-from fedpaq.planner.final import run_final, run_heat, single_runs
-from fedpaq.planner.pilot import Arm, Finish, Pilot
+from fedpaq.planner.pilot import Candidate, Finish, Pilot
 from fedpaq.planner.plot import pareto_front, save_plot, time_map
 from fedpaq.planner.race import ENOUGH, FEWEST, race, rank
+from fedpaq.planner.validation import rerun, single_runs, validate
 
 COST = fedpaq.CostModel.from_ratio(100)
 
@@ -40,28 +40,30 @@ SPACE = SearchSpace((1, 4), (2, 8), (1, None), (0.5, 2.0))
 def test_a_pilot_is_a_sweep_that_can_be_paused(problem):
     """Round by round it follows the runs of ``sweep``; its seconds are the mean ones of its rounds."""
     task = Task(problem=problem, target_loss=0.01, cost_model=COST, max_clients=8, batch_size=5)
-    shape = Shape(4, 2, 1)
-    pilot = Pilot(task, shape, [0.5, 2.0], [3, 4])
+    setting = RoundSetting(4, 2, 1)
+    pilot = Pilot(task, setting, [0.5, 2.0], [3, 4])
     for _ in range(5):
         pilot.play()
-    histories = histories_of(problem, shape, [0.5, 2.0], [3, 4], rounds=5)
-    for arm, runs in zip(pilot.arms, (histories[:2], histories[2:]), strict=True):
+    histories = histories_of(problem, setting, [0.5, 2.0], [3, 4], rounds=5)
+    for candidate, runs in zip(pilot.candidates, (histories[:2], histories[2:]), strict=True):
         # All 160 samples are watched, so the losses are those of the histories up to summation order.
         for k in range(6):
-            assert arm.losses[k] == pytest.approx(np.mean([run.records[k].loss for run in runs]), rel=1e-6)
+            assert candidate.losses[k] == pytest.approx(
+                np.mean([run.records[k].loss for run in runs]), rel=1e-6
+            )
             uploaded = max(run.records[k].payload_bytes for run in runs)
-            computing = k * expected_computation(COST, shape, batch_size=5)
+            computing = k * expected_computation(COST, setting, batch_size=5)
             uploading = COST.communication_seconds(8 * uploaded, 6)
-            assert arm.seconds[k] == pytest.approx(computing + uploading)
+            assert candidate.seconds[k] == pytest.approx(computing + uploading)
     assert pilot.gradient_steps == 4 * 5 * 2 * 4
 
 
-def histories_of(problem, shape, step_sizes, seeds, rounds):
+def histories_of(problem, setting, step_sizes, seeds, rounds):
     configs = [
         fedpaq.FedPAQConfig(
-            clients_per_round=shape.clients_per_round,
-            local_steps=shape.local_steps,
-            total_steps=rounds * shape.local_steps,
+            clients_per_round=setting.clients_per_round,
+            local_steps=setting.local_steps,
+            total_steps=rounds * setting.local_steps,
             batch_size=5,
             step_size=step_size,
             seed=seed,
@@ -69,30 +71,30 @@ def histories_of(problem, shape, step_sizes, seeds, rounds):
         for step_size in step_sizes
         for seed in seeds
     ]
-    return fedpaq.sweep(problem, configs, quantizer=shape.quantizer, cost_model=COST)
+    return fedpaq.sweep(problem, configs, quantizer=setting.quantizer, cost_model=COST)
 
 
 def test_a_pilot_announces_when_its_round_will_be_over(task):
     """H_8 = 2.718: 4 steps on 5 samples take 20 (0.5 + 2.718 / 2) on average; float32 uploads are known."""
-    pilot = Pilot(task, Shape(4, 8, 0), [0.5], [0])
+    pilot = Pilot(task, RoundSetting(4, 8, 0), [0.5], [0])
     computing = 20 * (0.5 + sum(1 / i for i in range(1, 9)) / 2)
     each = len(fedpaq.encode(fedpaq.Identity().quantize(np.ones(6, np.float32), key=fedpaq.Key(seed=0))))
     uploading = COST.communication_seconds(8 * 8 * each, 6)
     assert pilot.next_seconds() == pytest.approx(computing + uploading)
     pilot.play()
-    assert pilot.arms[0].seconds[-1] == pytest.approx(computing + uploading)
+    assert pilot.candidates[0].seconds[-1] == pytest.approx(computing + uploading)
     assert pilot.next_seconds() == pytest.approx(2 * (computing + uploading))
 
 
 def test_an_arm_finishes_when_every_seed_has_been_at_the_target(problem, task):
     """With the first times that the histories of separate runs have."""
-    shape, seeds = Shape(1, 2, 1), [3, 4, 5]
-    pilot = Pilot(task, shape, [2.0], seeds)
-    while pilot.arms[0].finish is None:
+    setting, seeds = RoundSetting(1, 2, 1), [3, 4, 5]
+    pilot = Pilot(task, setting, [2.0], seeds)
+    while pilot.candidates[0].finish is None:
         pilot.play()
-    runs = histories_of(problem, shape, [2.0], seeds, rounds=pilot.round)
+    runs = histories_of(problem, setting, [2.0], seeds, rounds=pilot.round)
     first = [next(record for record in run.records if record.loss <= 0.56) for run in runs]
-    finish = pilot.arms[0].finish
+    finish = pilot.candidates[0].finish
     assert finish.rounds == tuple(record.round for record in first)
     assert finish.upload_bytes == tuple(record.payload_bytes for record in first)
     assert pilot.gradient_steps == 2 * sum(finish.rounds)  # a seed that is there stops
@@ -101,100 +103,104 @@ def test_an_arm_finishes_when_every_seed_has_been_at_the_target(problem, task):
 
 def test_an_arm_that_diverges_drops_out(problem):
     task = Task(problem=problem, target_loss=0.01, cost_model=COST, max_clients=8, batch_size=5)
-    pilot = Pilot(task, Shape(4, 2, 0), [0.5, 1e30], [0])
+    pilot = Pilot(task, RoundSetting(4, 2, 0), [0.5, 1e30], [0])
     for _ in range(3):
         pilot.play()
-    assert [arm.step_size for arm in pilot.alive] == [0.5]
+    assert [candidate.step_size for candidate in pilot.alive] == [0.5]
 
 
 class Recorded:
-    """A pilot whose arms follow given losses to a target of 0.5; every round takes ``seconds``."""
+    """A pilot whose candidates follow given losses to a target of 0.5; every round takes ``seconds``."""
 
-    def __init__(self, shape, seconds, losses):
-        self.shape, self._seconds, self._losses = shape, seconds, losses
-        self.arms = [Arm(shape, eta, [1.0], [0.0]) for eta in losses]
+    def __init__(self, setting, seconds, losses):
+        self.setting, self._seconds, self._losses = setting, seconds, losses
+        self.candidates = [Candidate(setting, eta, [1.0], [0.0]) for eta in losses]
         self.played = 0
 
     @property
     def alive(self):
-        return [arm for arm in self.arms if arm.alive]
+        return [candidate for candidate in self.candidates if candidate.alive]
 
     def next_seconds(self):
         return self.alive[0].seconds[-1] + self._seconds
 
     def play(self):
         self.played += 1
-        for arm in self.alive:
-            arm.losses.append(self._losses[arm.step_size](len(arm.losses)))
-            arm.seconds.append(arm.seconds[-1] + self._seconds)
-            if arm.loss <= 0.5:
-                arm.finish = Finish((len(arm.losses) - 1,), (1.0,), arm.seconds[-1], arm.seconds[-1])
+        for candidate in self.alive:
+            candidate.losses.append(self._losses[candidate.step_size](len(candidate.losses)))
+            candidate.seconds.append(candidate.seconds[-1] + self._seconds)
+            if candidate.loss <= 0.5:
+                candidate.finish = Finish(
+                    (len(candidate.losses) - 1,), (1.0,), candidate.seconds[-1], candidate.seconds[-1]
+                )
 
 
 def test_the_first_to_the_target_wins_and_nobody_runs_much_longer():
-    quick = Recorded(Shape(1, 1, 1), 1.0, {0.1: lambda k: 1.0 - 0.01 * k})  # 0.5 after 50 s
-    strong = Recorded(Shape(5, 1, 1), 10.0, {0.1: lambda k: 1.0 - 0.2 * k})  # 0.4 after 30 s
-    slow = Recorded(Shape(2, 1, 1), 1.0, {0.1: lambda k: 1.0 - 0.001 * k})
-    late = Recorded(Shape(50, 1, 1), 100.0, {0.1: lambda k: 0.0})  # there after 100 s
+    quick = Recorded(RoundSetting(1, 1, 1), 1.0, {0.1: lambda k: 1.0 - 0.01 * k})  # 0.5 after 50 s
+    strong = Recorded(RoundSetting(5, 1, 1), 10.0, {0.1: lambda k: 1.0 - 0.2 * k})  # 0.4 after 30 s
+    slow = Recorded(RoundSetting(2, 1, 1), 1.0, {0.1: lambda k: 1.0 - 0.001 * k})
+    late = Recorded(RoundSetting(50, 1, 1), 100.0, {0.1: lambda k: 0.0})  # there after 100 s
     finished = race([quick, strong, slow, late], max_steps=10**6)
-    assert [arm.shape for arm in finished] == [strong.shape, quick.shape]
+    assert [candidate.setting for candidate in finished] == [strong.setting, quick.setting]
     assert (finished[0].finish.seconds, finished[0].finish.rounds) == (30.0, (3,))
-    assert slow.played == 75  # two and a half times 30 s, as only two shapes have finished
+    assert slow.played == 75  # two and a half times 30 s, as only two all_settings have finished
     assert late.played == 0
 
 
 def test_a_race_with_enough_finished_shapes_ends_sooner():
-    many = [Recorded(Shape(1, r, 1), 10.0, {0.1: lambda k: 1.0 - 0.2 * k}) for r in range(1, ENOUGH + 1)]
-    slow = Recorded(Shape(2, 1, 1), 1.0, {0.1: lambda k: 1.0 - 0.001 * k})
+    many = [Recorded(RoundSetting(1, r, 1), 10.0, {0.1: lambda k: 1.0 - 0.2 * k}) for r in range(1, ENOUGH + 1)]
+    slow = Recorded(RoundSetting(2, 1, 1), 1.0, {0.1: lambda k: 1.0 - 0.001 * k})
     assert len(race([*many, slow], max_steps=10**6)) == ENOUGH
     assert slow.played == 45  # one and a half times 30 s
 
 
 def test_a_race_that_nobody_can_win_ends():
-    stuck = Recorded(Shape(2, 1, 1), 1.0, {0.1: lambda k: 0.9})
+    stuck = Recorded(RoundSetting(2, 1, 1), 1.0, {0.1: lambda k: 0.9})
     assert race([stuck], max_steps=100) == []
     assert stuck.played == 50
 
 
 def test_a_race_ends_at_its_time_limit():
-    slow = Recorded(Shape(1, 1, 1), 1.0, {0.1: lambda k: 0.9})
+    slow = Recorded(RoundSetting(1, 1, 1), 1.0, {0.1: lambda k: 0.9})
     assert race([slow], max_steps=10**6, max_seconds=7.0) == []
     assert slow.played == 7
 
 
 @given(st.integers(FEWEST + 1, 80))
 def test_ranking_keeps_the_better_half_and_those_without_a_round(count):
-    pilot = Recorded(Shape(1, 1, 1), 1.0, {float(i): (lambda k, i=i: float(i)) for i in range(count)})
-    waiting = Recorded(Shape(9, 1, 1), 9.0, {0.5: lambda k: 0.0})
+    pilot = Recorded(RoundSetting(1, 1, 1), 1.0, {float(i): (lambda k, i=i: float(i)) for i in range(count)})
+    waiting = Recorded(RoundSetting(9, 1, 1), 9.0, {0.5: lambda k: 0.0})
     pilot.play()
     rank([pilot, waiting], 1.0)
     kept = max(FEWEST, math.ceil((count + 1) / 2))
     # The waiting one, with the loss before training, 1.0, takes the third place.
-    assert [arm.step_size for arm in pilot.alive] == [float(i) for i in range(count) if i < kept - 1]
+    assert [candidate.step_size for candidate in pilot.alive] == [
+        float(i) for i in range(count) if i < kept - 1
+    ]
     assert waiting.alive
 
 
 def test_the_final_tries_neighbouring_step_sizes_of_distinct_shapes(task):
-    one, two = Shape(1, 8, 0), Shape(4, 8, 0)
-    choices, spent = run_final(task, [Arm(one, 0.5), Arm(one, 1.0), Arm(two, 0.5)])
-    assert {choice.shape for choice in choices} <= {one, two}
+    one, two = RoundSetting(1, 8, 0), RoundSetting(4, 8, 0)
+    choices, spent = validate(task, [Candidate(one, 0.5), Candidate(one, 1.0), Candidate(two, 0.5)])
+    assert {choice.setting for choice in choices} <= {one, two}
     assert {choice.step_size for choice in choices} <= {0.25, 0.3536, 0.5, 0.7071}
     assert choices[0].low <= choices[0].seconds <= choices[0].high
     assert spent > 0
 
 
 def test_a_heat_drops_what_does_not_get_there_in_time(task):
-    choices, _ = run_heat(task, {Shape(1, 8, 0): [0.5], Shape(1, 4, 0): [1e-4]}, range(4))
-    assert [choice.shape for choice in choices] == [Shape(1, 8, 0)]
-    assert run_heat(task, {}, range(4)) == ([], 0)
+    choices, _ = rerun(task, {RoundSetting(1, 8, 0): [0.5], RoundSetting(1, 4, 0): [1e-4]}, range(4))
+    assert [choice.setting for choice in choices] == [RoundSetting(1, 8, 0)]
+    assert rerun(task, {}, range(4)) == ([], 0)
 
 
 def test_single_runs_average_to_the_mean_time(task):
     """2000 runs of 3 rounds with drawn computation times, against the mean, within 5 standard errors."""
-    shape, seeds = Shape(4, 8, 0), range(2000)
+    setting, seeds = RoundSetting(4, 8, 0), range(2000)
     finish = Finish((3,) * 2000, (100.0,) * 2000, 0.0, 0.0)
-    seconds = single_runs(task, shape, finish, seeds)
-    mean = 3 * expected_computation(COST, shape, batch_size=5) + COST.communication_seconds(800, 6)
+    seconds = single_runs(task, setting, finish, seeds)
+    mean = 3 * expected_computation(COST, setting, batch_size=5) + COST.communication_seconds(800, 6)
     assert abs(seconds.mean() - mean) < 5 * seconds.std() / math.sqrt(2000)
 
 
@@ -202,11 +208,13 @@ def test_a_plan_recommends_a_run_that_reaches_the_target(problem):
     found = plan(problem, target_loss=0.56, cost_model=COST, batch_size=5, space=SPACE)
     assert all(found.pick.seconds <= choice.seconds for choice in found.runners_up)
     assert found.fedavg.seconds >= found.pick.seconds * 0.99
-    assert found.qsgd.shape.local_steps == 1 and found.qsgd.shape.clients_per_round == 8
-    history = fedpaq.train(problem, found.config(seed=5), quantizer=found.pick.shape.quantizer, cost_model=COST)
+    assert found.qsgd.setting.local_steps == 1 and found.qsgd.setting.clients_per_round == 8
+    history = fedpaq.train(
+        problem, found.config(seed=5), quantizer=found.pick.setting.quantizer, cost_model=COST
+    )
     assert history.final.loss < 0.59  # a mean run, so not always below 0.56 itself
     values = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    assert values["pick"]["shape"]["local_steps"] == found.pick.shape.local_steps
+    assert values["pick"]["setting"]["local_steps"] == found.pick.setting.local_steps
 
 
 def test_the_pick_follows_the_network(problem):
@@ -220,7 +228,7 @@ def test_the_pick_follows_the_network(problem):
             batch_size=5,
             space=space,
             compare=False,
-        ).pick.shape
+        ).pick.setting
         for ratio in (0.001, 10_000)
     )
     assert cheap.local_steps <= dear.local_steps == 16
@@ -238,9 +246,9 @@ def test_a_picture_is_drawn(problem, tmp_path):
 def test_the_watched_target_makes_up_for_easy_or_hard_samples(problem):
     """Twenty samples differ from all 160; where all are at the target, those twenty are at the watched one."""
     some = Task(problem=problem, target_loss=0.56, cost_model=COST, max_clients=8, watched_samples=20)
-    landscape, start, end = some._descent
+    full_loss, start, end = some._descent
     shares = np.linspace(0.0, 1.0, 2001)
-    values = np.array([landscape.value(start + share * (end - start)) for share in shares])
+    values = np.array([full_loss.value(start + share * (end - start)) for share in shares])
     there = start + shares[np.argmax(values <= 0.56)] * (end - start)
     assert some.watched.evaluate(there).loss == pytest.approx(some.watched_target, abs=2e-3)
     assert abs(some.watched_target - 0.56) > 0.005  # else there would be nothing to make up for
@@ -249,7 +257,7 @@ def test_the_watched_target_makes_up_for_easy_or_hard_samples(problem):
 
 def test_expected_computation_is_the_mean_of_the_slowest():
     draws = np.random.default_rng(0).exponential(0.5, size=(20_000, 5)).max(axis=1) + 0.5
-    expected = expected_computation(COST, Shape(1, 5, 0), batch_size=1)
+    expected = expected_computation(COST, RoundSetting(1, 5, 0), batch_size=1)
     assert abs(draws.mean() - expected) < 5 * draws.std() / math.sqrt(20_000)
 
 

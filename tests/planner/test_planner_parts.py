@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 import fedpaq
 from fedpaq.errors import ConfigError
-from fedpaq.planner import Choice, Plan, SearchSpace, Shape, Task
-from fedpaq.planner.closed_form import MOST_ROUNDS, Knowledge, _least, plan_from_theory
+from fedpaq.planner import Choice, Plan, RoundSetting, SearchSpace, Task
+from fedpaq.planner.closed_form import MOST_ROUNDS, TheoryInputs, _least, plan_from_theory
 from fedpaq.planner.expected_time import expected_computation, expected_seconds
-from fedpaq.planner.final import choice_of, single_runs, tidy
-from fedpaq.planner.pilot import Arm, Finish
+from fedpaq.planner.pilot import Candidate, Finish
 from fedpaq.planner.plot import pareto_front
 from fedpaq.planner.race import race, rank
 from fedpaq.planner.search_space import default_cohorts
+from fedpaq.planner.validation import choice_of, single_runs, tidy
 from fedpaq.problems import Partition, Problem, synthetic_logistic
 from fedpaq.quantizers import Identity, LowPrecision
 from fedpaq.theory import Assumptions
@@ -50,18 +50,23 @@ def make_task(**changes):
 
 def test_shapes_are_every_combination_once():
     space = SearchSpace((1, 5), (2, 4, 8), (1, None), (0.1,))
-    shapes = space.shapes()
-    assert len(shapes) == len(set(shapes)) == 12
-    assert {(s.local_steps, s.clients_per_round, s.levels) for s in shapes} == {
+    all_settings = space.settings()
+    assert len(all_settings) == len(set(all_settings)) == 12
+    assert {(s.local_steps, s.clients_per_round, s.levels) for s in all_settings} == {
         (tau, r, s) for tau in (1, 5) for r in (2, 4, 8) for s in (1, 0)
     }
-    assert shapes == space.shapes()
+    assert all_settings == space.settings()
 
 
 def test_a_shape_says_what_it_is_and_brings_its_quantizer():
-    assert str(Shape(5, 10, 0)) == "tau=5, r=10, no quantizer" and Shape(5, 10, 0).quantizer == Identity()
-    assert str(Shape(1, 2, 3)) == "tau=1, r=2, s=3" and Shape(1, 2, 3).quantizer == LowPrecision(3)
-    assert sorted([Shape(2, 1, 1), Shape(1, 9, 9)])[0] == Shape(1, 9, 9)
+    assert (
+        str(RoundSetting(5, 10, 0)) == "tau=5, r=10, no quantizer"
+        and RoundSetting(5, 10, 0).quantizer == Identity()
+    )
+    assert str(RoundSetting(1, 2, 3)) == "tau=1, r=2, s=3" and RoundSetting(1, 2, 3).quantizer == LowPrecision(
+        3
+    )
+    assert sorted([RoundSetting(2, 1, 1), RoundSetting(1, 9, 9)])[0] == RoundSetting(1, 9, 9)
 
 
 @QUICK
@@ -92,35 +97,37 @@ def test_a_space_without_choices_is_refused_by_name(choices, why):
 @QUICK
 @given(st.integers(1, 20), st.integers(1, 40), st.integers(1, 50))
 def test_expected_computation_grows_with_everything_and_scales_with_the_steps(tau, r, batch):
-    seconds = expected_computation(COST, Shape(tau, r, 1), batch)
+    seconds = expected_computation(COST, RoundSetting(tau, r, 1), batch)
     assert seconds == pytest.approx(tau * batch * (0.5 + sum(1 / i for i in range(1, r + 1)) / 2))
-    assert expected_computation(COST, Shape(2 * tau, r, 0), batch) == pytest.approx(2 * seconds)
-    assert expected_computation(COST, Shape(tau, r + 1, 1), batch) > seconds
+    assert expected_computation(COST, RoundSetting(2 * tau, r, 0), batch) == pytest.approx(2 * seconds)
+    assert expected_computation(COST, RoundSetting(tau, r + 1, 1), batch) > seconds
 
 
 def test_expected_seconds_by_hand():
-    shape = Shape(2, 3, 1)
+    setting = RoundSetting(2, 3, 1)
     computing = 4 * 2 * 5 * (0.5 + (1 + 1 / 2 + 1 / 3) / 2)
-    assert expected_seconds(make_task(batch_size=5), shape, 4, 250) == pytest.approx(computing + 8 * 250 / 100)
-    full = expected_seconds(make_task(batch_size=None), shape, 4, 250)
+    assert expected_seconds(make_task(batch_size=5), setting, 4, 250) == pytest.approx(
+        computing + 8 * 250 / 100
+    )
+    full = expected_seconds(make_task(batch_size=None), setting, 4, 250)
     assert full == pytest.approx(computing * (5 / 3) / 5 + 20)
 
 
 @pytest.mark.parametrize("batch_size", [None, 2])
 def test_single_runs_average_to_the_expected_seconds_for_any_batch(batch_size):
-    task, shape, rounds, runs = make_task(batch_size=batch_size), Shape(2, 3, 1), 4, 400
-    seconds = single_runs(task, shape, Finish((rounds,) * runs, (100.0,) * runs, 0.0, 0.0), range(runs))
-    mean = expected_seconds(task, shape, rounds, 100.0)
+    task, setting, rounds, runs = make_task(batch_size=batch_size), RoundSetting(2, 3, 1), 4, 400
+    seconds = single_runs(task, setting, Finish((rounds,) * runs, (100.0,) * runs, 0.0, 0.0), range(runs))
+    mean = expected_seconds(task, setting, rounds, 100.0)
     assert abs(seconds.mean() - mean) < 5 * seconds.std() / math.sqrt(runs)  # 5 standard errors
 
 
 def test_the_interval_of_a_choice_is_the_prediction_of_one_more_run():
-    task, shape, runs = make_task(batch_size=2), Shape(1, 3, 1), 40
+    task, setting, runs = make_task(batch_size=2), RoundSetting(1, 3, 1), 40
     rounds = tuple(range(5, 5 + runs))
-    arm = Arm(shape, 0.25, finish=Finish(rounds, (50.0,) * runs, seconds=123.0, slowest=200.0))
-    choice = choice_of(task, arm, range(runs))
+    candidate = Candidate(setting, 0.25, finish=Finish(rounds, (50.0,) * runs, seconds=123.0, slowest=200.0))
+    choice = choice_of(task, candidate, range(runs))
     assert choice.seconds == 123.0 and choice.rounds == np.mean(rounds) and choice.upload_bytes == 50.0
-    logs = np.log(single_runs(task, shape, arm.finish, range(runs)))
+    logs = np.log(single_runs(task, setting, candidate.finish, range(runs)))
     assert math.sqrt(choice.low * choice.high) == pytest.approx(math.exp(logs.mean()))
     reach = 1.6848751217112239 * math.sqrt(1 + 1 / runs) * logs.std(ddof=1)  # t_39 at 95 %
     assert math.log(choice.high / choice.low) == pytest.approx(2 * reach)
@@ -134,67 +141,71 @@ def test_tidying_keeps_four_digits_and_happens_once(step_size):
 
 
 class Scripted:
-    """A pilot whose arms follow written losses, a second a round; one that gets to 0 has finished."""
+    """A pilot whose candidates follow written losses, a second a round; one that gets to 0 has finished."""
 
-    def __init__(self, shape, *scripts, pace=1.0):
-        self.shape, self.scripts, self.pace, self.plays = shape, scripts, pace, 0
-        self.arms = [Arm(shape, 0.1 * (1 + row), [script[0]], [0.0]) for row, script in enumerate(scripts)]
+    def __init__(self, setting, *scripts, pace=1.0):
+        self.setting, self.scripts, self.pace, self.plays = setting, scripts, pace, 0
+        self.candidates = [
+            Candidate(setting, 0.1 * (1 + row), [script[0]], [0.0]) for row, script in enumerate(scripts)
+        ]
 
     @property
     def alive(self):
-        return [arm for arm in self.arms if arm.alive]
+        return [candidate for candidate in self.candidates if candidate.alive]
 
     def next_seconds(self):
         return self.pace * (self.plays + 1)
 
     def play(self):
         self.plays += 1
-        for arm, script in zip(self.arms, self.scripts, strict=True):
-            if arm.alive:
-                arm.losses.append(script[min(self.plays, len(script) - 1)])
-                arm.seconds.append(self.pace * self.plays)
-                if arm.loss == 0:
-                    arm.finish = Finish((self.plays,), (1.0,), arm.seconds[-1], arm.seconds[-1])
+        for candidate, script in zip(self.candidates, self.scripts, strict=True):
+            if candidate.alive:
+                candidate.losses.append(script[min(self.plays, len(script) - 1)])
+                candidate.seconds.append(self.pace * self.plays)
+                if candidate.loss == 0:
+                    candidate.finish = Finish(
+                        (self.plays,), (1.0,), candidate.seconds[-1], candidate.seconds[-1]
+                    )
 
 
 def test_a_race_returns_the_finished_by_their_slowest_seed():
-    slow = Scripted(Shape(1, 1, 1), [3, 2, 1, 0], [3, 2, 0])
-    fast = Scripted(Shape(1, 2, 1), [3, 0], pace=1.25)
+    slow = Scripted(RoundSetting(1, 1, 1), [3, 2, 1, 0], [3, 2, 0])
+    fast = Scripted(RoundSetting(1, 2, 1), [3, 0], pace=1.25)
     told = []
     finished = race([slow, fast], max_steps=100, progress=told.append)
-    assert [(arm.shape, arm.step_size) for arm in finished] == [
-        (fast.shape, 0.1),
-        (slow.shape, 0.2),
-        (slow.shape, 0.1),
+    assert [(candidate.setting, candidate.step_size) for candidate in finished] == [
+        (fast.setting, 0.1),
+        (slow.setting, 0.2),
+        (slow.setting, 0.1),
     ]
-    assert told == sorted(told) and all(not arm.alive for arm in finished)
+    assert told == sorted(told) and all(not candidate.alive for candidate in finished)
 
 
 def test_a_race_gives_a_pilot_up_at_the_most_steps():
-    never = Scripted(Shape(3, 1, 1), [2, 1])
+    never = Scripted(RoundSetting(3, 1, 1), [2, 1])
     assert race([never], max_steps=10) == [] and never.plays == 4  # 9 steps are below 10, 12 are not
 
 
 def test_a_race_never_plays_past_its_time():
-    never = Scripted(Shape(1, 1, 1), [2, 1], pace=1.5)
+    never = Scripted(RoundSetting(1, 1, 1), [2, 1], pace=1.5)
     assert race([never], max_steps=1000, max_seconds=7.4) == [] and never.plays == 4
 
 
 def test_ranking_is_by_the_loss_at_that_time_and_not_the_latest():
-    pilots = [Scripted(Shape(1, r, 1), [9, r, 100 - r]) for r in range(1, 31)]
+    pilots = [Scripted(RoundSetting(1, r, 1), [9, r, 100 - r]) for r in range(1, 31)]
     for pilot in pilots:
         pilot.play()
         pilot.play()
     rank(pilots, seconds=1.5)  # after the first round: r is the loss
-    assert [pilot.shape.clients_per_round for pilot in pilots if pilot.alive] == list(range(1, 16))
+    assert [pilot.setting.clients_per_round for pilot in pilots if pilot.alive] == list(range(1, 16))
 
 
 @QUICK
 @given(st.floats(0, 5))
 def test_the_loss_at_a_time_is_that_of_the_last_round_over(seconds):
-    arm = Arm(Shape(1, 1, 1), 0.1, losses=[5.0, 4.0, 3.0, 2.0], seconds=[0.0, 1.0, 2.5, 4.0])
-    over = [loss for loss, at in zip(arm.losses, arm.seconds, strict=True) if at <= seconds]
-    assert arm.loss_at(seconds) == over[-1] and arm.loss == 2.0
+    candidate = Candidate(RoundSetting(1, 1, 1), 0.1, losses=[5.0, 4.0, 3.0, 2.0], seconds=[0.0, 1.0, 2.5, 4.0])
+    over = [loss for loss, at in zip(candidate.losses, candidate.seconds, strict=True) if at <= seconds]
+    assert candidate.loss_at(seconds) == over[-1] and candidate.loss == 2.0
 
 
 @QUICK
@@ -211,29 +222,29 @@ def test_a_target_that_no_round_reaches_is_told():
 
 
 def test_guarantees_are_sorted_and_cost_their_rounds():
-    known = Knowledge(
+    known = TheoryInputs(
         assumptions=Assumptions(smoothness=2.0, gradient_variance=1.0, strong_convexity=0.5),
         start=4.0,
         dimension=50,
         num_clients=20,
     )
-    shapes = SearchSpace((1, 4), (5, 20), (1, None), (1.0,)).shapes()
-    found = plan_from_theory(known, shapes, target=0.1, cost_model=COST, batch_size=5)
-    assert {guarantee.shape for guarantee in found} == set(shapes)
+    all_settings = SearchSpace((1, 4), (5, 20), (1, None), (1.0,)).settings()
+    found = plan_from_theory(known, all_settings, target=0.1, cost_model=COST, batch_size=5)
+    assert {guarantee.setting for guarantee in found} == set(all_settings)
     assert [g.seconds for g in found] == sorted(g.seconds for g in found)
     for guarantee in found:
-        bits = guarantee.shape.clients_per_round * fedpaq.codec.message_bits(
-            50, guarantee.shape.levels or None, accounting="elias"
+        bits = guarantee.setting.clients_per_round * fedpaq.codec.message_bits(
+            50, guarantee.setting.levels or None, accounting="elias"
         )
-        each = expected_computation(COST, guarantee.shape, 5) + bits / 100.0
+        each = expected_computation(COST, guarantee.setting, 5) + bits / 100.0
         assert guarantee.seconds == pytest.approx(guarantee.rounds * each)
-    slower = plan_from_theory(known, shapes, target=0.01, cost_model=COST, batch_size=5)
-    rounds = {guarantee.shape: guarantee.rounds for guarantee in found}
-    assert all(guarantee.rounds > rounds[guarantee.shape] for guarantee in slower)
+    slower = plan_from_theory(known, all_settings, target=0.01, cost_model=COST, batch_size=5)
+    rounds = {guarantee.setting: guarantee.rounds for guarantee in found}
+    assert all(guarantee.rounds > rounds[guarantee.setting] for guarantee in slower)
 
 
 def test_a_plan_is_the_config_it_recommends_and_json():
-    choice = Choice(Shape(5, 2, 3), 0.25, rounds=7.2, seconds=9.0, low=5.0, high=12.0, upload_bytes=80.0)
+    choice = Choice(RoundSetting(5, 2, 3), 0.25, rounds=7.2, seconds=9.0, low=5.0, high=12.0, upload_bytes=80.0)
     found = Plan(
         task=make_task(batch_size=4),
         pick=choice,

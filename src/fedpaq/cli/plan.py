@@ -100,8 +100,8 @@ def _draw(found: Plan, path: Path, quiet: bool) -> None:
     with progress_bar(quiet) as bar:
         job = bar.add_task("map", total=len(space.local_steps) * len(space.levels), note="")
 
-        def show(shape: Any) -> None:
-            bar.update(job, advance=1, note=str(shape))
+        def show(setting: Any) -> None:
+            bar.update(job, advance=1, note=str(setting))
 
         times = time_map(found, space, show)
     save_plot(found, times, path)
@@ -144,9 +144,9 @@ def _print(found: Plan, *, in_gradient_times: bool, compared: bool) -> None:
         table.add_row(name, *_cells(choice, show))
     console.print(table)
     console.print(
-        f"Ask {counted(pick.shape.clients_per_round, 'client')} a round, each for "
-        f"{counted(pick.shape.local_steps, 'local step')} of size {pick.step_size:g}, and send updates "
-        + (f"quantized to {counted(pick.shape.levels, 'level')}" if pick.shape.levels else "as float32")
+        f"Ask {counted(pick.setting.clients_per_round, 'client')} a round, each for "
+        f"{counted(pick.setting.local_steps, 'local step')} of size {pick.step_size:g}, and send updates "
+        + (f"quantized to {counted(pick.setting.levels, 'level')}" if pick.setting.levels else "as float32")
         + f": {show(pick.seconds)}{unit} on average."
     )
     if compared:
@@ -163,9 +163,9 @@ def counted(number: int, noun: str) -> str:
 
 def _cells(choice: Choice, show: Any) -> list[str]:
     return [
-        str(choice.shape.local_steps),
-        str(choice.shape.clients_per_round),
-        str(choice.shape.levels or "none"),
+        str(choice.setting.local_steps),
+        str(choice.setting.clients_per_round),
+        str(choice.setting.levels or "none"),
         f"{choice.step_size:.3g}",
         f"{choice.rounds:.1f}",
         show(choice.seconds),
@@ -185,12 +185,12 @@ def _slower(choice: Choice | None, pick: Choice) -> str:
 def _from_theory(
     task: Any, target_loss: float, model: Any, max_clients: int, batch_size: int, json: bool
 ) -> None:
-    """Print the shapes by what the theorems guarantee."""
+    """Print the settings by what the theorems guarantee."""
     from dataclasses import asdict
 
     from fedpaq.config import require_int
-    from fedpaq.planner import Shape
-    from fedpaq.planner.closed_form import LOOSENESS, Knowledge, plan_from_theory
+    from fedpaq.planner import RoundSetting
+    from fedpaq.planner.closed_form import LOOSENESS, TheoryInputs, plan_from_theory
     from fedpaq.planner.search_space import LEVELS, LOCAL_STEPS, default_cohorts
     from fedpaq.theory import estimate
 
@@ -203,20 +203,20 @@ def _from_theory(
     least = float(task.evaluate(known.optimum).loss)
     if target_loss <= least:
         raise ConfigError(f"target_loss={target_loss} is below the least training loss {least:.4g}; aim higher")
-    shapes = [
-        Shape(tau, r, levels or 0)
+    settings = [
+        RoundSetting(tau, r, levels or 0)
         for tau in LOCAL_STEPS
         for r in default_cohorts(max_clients)
         for levels in LEVELS
     ]
-    knowledge = Knowledge(
+    knowledge = TheoryInputs(
         assumptions=known.assumptions(),
         start=known.initial_error.value,
         dimension=task.dimension,
         num_clients=task.num_clients,
     )
     found = plan_from_theory(
-        knowledge, shapes, target=target_loss - least, cost_model=model, batch_size=batch_size
+        knowledge, settings, target=target_loss - least, cost_model=model, batch_size=batch_size
     )
     if json:
         typer.echo(json_module.dumps([asdict(guarantee) for guarantee in found], indent=1))
@@ -230,11 +230,11 @@ def _print_guarantees(found: list[Guarantee]) -> None:
     for column in ("tau", "r", "s", "rounds", "seconds"):
         table.add_column(column, justify="right")
     for guarantee in found:
-        shape = guarantee.shape
-        levels = str(shape.levels or "none")
+        setting = guarantee.setting
+        levels = str(setting.levels or "none")
         table.add_row(
-            str(shape.local_steps),
-            str(shape.clients_per_round),
+            str(setting.local_steps),
+            str(setting.clients_per_round),
             levels,
             f"{guarantee.rounds:.3g}",
             f"{guarantee.seconds:.3g}",

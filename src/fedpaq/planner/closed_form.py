@@ -1,9 +1,9 @@
 """Closed form: a plan from the bounds alone, for who has constants but no data.
 
-A shape needs as many rounds as make its bound at most the target. For a strongly convex loss that
+A setting needs as many rounds as make its bound at most the target. For a strongly convex loss that
 is Theorem 1 with the schedule begun at k0, through f(x) - f* <= L/2 ||x - x*||^2; otherwise Theorem 2, and
 the target is a mean squared gradient. Bits are QSGD's Elias count, an upper bound. The bounds are
-far above what runs take (docs/theory.md): by their seconds shapes can be compared, not planned with.
+far above what runs take (docs/theory.md): by their seconds settings can be compared, not planned with.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedpaq.config import require_int, require_positive
 from fedpaq.cost_model import CostModel
 from fedpaq.errors import ConfigError
 from fedpaq.planner.expected_time import expected_computation
-from fedpaq.planner.search_space import Shape
+from fedpaq.planner.search_space import RoundSetting
 from fedpaq.theory import Assumptions, NonConvexBound, StronglyConvexBound
 
 MOST_ROUNDS = 10**15
@@ -28,15 +28,15 @@ LOOSENESS = (
 
 @dataclass(frozen=True)
 class Guarantee:
-    """A shape and the rounds after which its bound is at most the target."""
+    """A setting and the rounds after which its bound is at most the target."""
 
-    shape: Shape
+    setting: RoundSetting
     rounds: int
     seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class Knowledge:
+class TheoryInputs:
     """What is known of a problem without its data; ``start`` is ||x_0 - x*||^2, or f(x_0) - f* without mu."""
 
     assumptions: Assumptions  # its quantizer constant is ignored
@@ -51,45 +51,45 @@ class Knowledge:
 
 
 def plan_from_theory(
-    knowledge: Knowledge,
-    shapes: Sequence[Shape],
+    knowledge: TheoryInputs,
+    settings: Sequence[RoundSetting],
     *,
     target: float,
     cost_model: CostModel,
     batch_size: int = 10,
 ) -> list[Guarantee]:
-    """Return the shapes by guaranteed time to the target, fastest first.
+    """Return the settings by guaranteed time to the target, fastest first.
 
     ``target`` is f(x) - f* for a strongly convex loss, a mean squared gradient norm otherwise.
     """
     require_positive("target", target)
     found = []
-    for shape in shapes:
-        levels = shape.levels or None
-        bits = shape.clients_per_round * codec.message_bits(knowledge.dimension, levels, accounting="elias")
-        rounds = rounds_needed(knowledge, shape, target, batch_size)
-        each = expected_computation(cost_model, shape, batch_size)
+    for setting in settings:
+        levels = setting.levels or None
+        bits = setting.clients_per_round * codec.message_bits(knowledge.dimension, levels, accounting="elias")
+        rounds = rounds_needed(knowledge, setting, target, batch_size)
+        each = expected_computation(cost_model, setting, batch_size)
         each += cost_model.communication_seconds(bits, knowledge.dimension)
-        found.append(Guarantee(shape, rounds, rounds * each))
+        found.append(Guarantee(setting, rounds, rounds * each))
     return sorted(found, key=lambda guarantee: guarantee.seconds)
 
 
-def rounds_needed(knowledge: Knowledge, shape: Shape, target: float, batch_size: int) -> int:
+def rounds_needed(knowledge: TheoryInputs, setting: RoundSetting, target: float, batch_size: int) -> int:
     """Return the least number of rounds whose bound, corrected, is at most ``target``."""
     known = knowledge.assumptions
     assumptions = Assumptions(
         smoothness=known.smoothness,
         gradient_variance=known.gradient_variance,
         strong_convexity=known.strong_convexity,
-        variance_bound=shape.quantizer.variance_bound(knowledge.dimension),
+        variance_bound=setting.quantizer.variance_bound(knowledge.dimension),
     )
 
     def convex_enough(rounds: int) -> bool:
         bound = StronglyConvexBound(
             assumptions=assumptions,
             num_clients=knowledge.num_clients,
-            clients_per_round=shape.clients_per_round,
-            local_steps=shape.local_steps,
+            clients_per_round=setting.clients_per_round,
+            local_steps=setting.local_steps,
             batch_size=batch_size,
             variant="corrected",
         )
@@ -99,9 +99,9 @@ def rounds_needed(knowledge: Knowledge, shape: Shape, target: float, batch_size:
         bound = NonConvexBound(
             assumptions=assumptions,
             num_clients=knowledge.num_clients,
-            clients_per_round=shape.clients_per_round,
-            local_steps=shape.local_steps,
-            total_steps=rounds * shape.local_steps,
+            clients_per_round=setting.clients_per_round,
+            local_steps=setting.local_steps,
+            total_steps=rounds * setting.local_steps,
             batch_size=batch_size,
             variant="corrected",
         )

@@ -9,26 +9,26 @@ from typing import Any
 import numpy as np
 
 from fedpaq.planner.recommendation import Plan, run_race
-from fedpaq.planner.search_space import SearchSpace, Shape
+from fedpaq.planner.search_space import RoundSetting, SearchSpace
 
 SLOWEST = 10.0  # times the pick's seconds shown in the map
 
 TimeMap = dict[tuple[int, int], float | None]  # (tau, s) to seconds; None: slower than SLOWEST
 
 
-def time_map(plan: Plan, space: SearchSpace, progress: Callable[[Shape], None] | None = None) -> TimeMap:
+def time_map(plan: Plan, space: SearchSpace, progress: Callable[[RoundSetting], None] | None = None) -> TimeMap:
     """Return the time to target for every tau and s with the pick's cohort, each with its best step size.
 
-    ``progress`` is told each shape before it is timed.
+    ``progress`` is told each setting before it is timed.
     """
     times: TimeMap = {}
     for tau in space.local_steps:
         for levels in space.levels:
-            shape = Shape(tau, plan.pick.shape.clients_per_round, levels or 0)
+            setting = RoundSetting(tau, plan.pick.setting.clients_per_round, levels or 0)
             if progress is not None:
-                progress(shape)
+                progress(setting)
             finished, _ = run_race(
-                plan.task, [shape], space.step_sizes, "map", max_seconds=SLOWEST * plan.pick.seconds
+                plan.task, [setting], space.step_sizes, "map", max_seconds=SLOWEST * plan.pick.seconds
             )
             best = finished[0].finish if finished else None
             times[tau, levels or 0] = None if best is None else best.seconds
@@ -67,7 +67,7 @@ def draw_map(panel: Any, plan: Plan, times: TimeMap) -> Any:
     """Draw the times over tau and s as multiples of the pick's, which is framed."""
     from matplotlib.colors import LogNorm
 
-    pick = plan.pick.shape
+    pick = plan.pick.setting
     taus, levels = sorted({tau for tau, _ in times}), sorted({s for _, s in times}, key=lambda s: s or 10**9)
     unit = times[pick.local_steps, pick.levels] or plan.pick.seconds  # measured like the others
     values = np.array([[(times[tau, s] or np.nan) / unit for tau in taus] for s in levels], float)
@@ -88,7 +88,7 @@ def draw_map(panel: Any, plan: Plan, times: TimeMap) -> Any:
 
 def draw_front(panel: Any, plan: Plan) -> None:
     """Draw every candidate that reached the target in the race, and the front of time against upload."""
-    finishes = [arm.finish for arm in plan.finished if arm.finish is not None]
+    finishes = [candidate.finish for candidate in plan.finished if candidate.finish is not None]
     points = [(finish.seconds, float(np.mean(finish.upload_bytes))) for finish in finishes]
     points += [(choice.seconds, choice.upload_bytes) for choice in (plan.pick, *plan.runners_up)]
     panel.scatter(*zip(*points, strict=True), s=14, alpha=0.5, label="reached the target")

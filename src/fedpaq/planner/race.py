@@ -12,32 +12,32 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from fedpaq.planner.pilot import Arm
-from fedpaq.planner.search_space import Shape
+from fedpaq.planner.pilot import Candidate
+from fedpaq.planner.search_space import RoundSetting
 
 KEEP = 0.5  # share of the candidates that stays at each ranking
 GROWTH = 1.5  # of the time between rankings
 FEWEST = 12  # candidates kept by a ranking, at least
 MARGIN = 1.5  # the race goes on to this many times the winner's time,
-MOST = 2.5  # or to this many while fewer than ENOUGH shapes have finished: a winner may have been lucky
+MOST = 2.5  # or to this many while fewer than ENOUGH settings have finished: a winner may have been lucky
 ENOUGH = 8
 
 
 class Racer(Protocol):
     """What a race needs of a pilot."""
 
-    shape: Shape
-    arms: list[Arm]
+    setting: RoundSetting
+    candidates: list[Candidate]
 
     @property
-    def alive(self) -> list[Arm]:
-        """The arms still running."""
+    def alive(self) -> list[Candidate]:
+        """The candidates still running."""
 
     def next_seconds(self) -> float:
         """Return when the next round would be over."""
 
     def play(self) -> None:
-        """Play one round of every arm that is alive."""
+        """Play one round of every candidate that is alive."""
 
 
 def race(
@@ -46,13 +46,13 @@ def race(
     max_steps: int,
     max_seconds: float = math.inf,
     progress: Callable[[float], None] | None = None,
-) -> list[Arm]:
-    """Return the arms whose seeds all finished, fastest first.
+) -> list[Candidate]:
+    """Return the candidates whose seeds all finished, fastest first.
 
     A pilot is given up after ``max_steps`` local steps, the race after ``max_seconds``; ``progress`` is
     told the modelled seconds.
     """
-    finished: list[tuple[float, Arm]] = []  # by the slowest seed, which hides luck least
+    finished: list[tuple[float, Candidate]] = []  # by the slowest seed, which hides luck least
     ranking_at = 2 * min(pilot.next_seconds() for pilot in pilots)
     while running := [pilot for pilot in pilots if pilot.alive and _steps(pilot) < max_steps]:
         pilot = min(running, key=lambda racer: racer.next_seconds())
@@ -64,31 +64,34 @@ def race(
             ranking_at *= GROWTH
             continue
         pilot.play()
-        for arm in pilot.alive:
-            if arm.finish is not None:
-                arm.alive = False
-                finished.append((arm.finish.slowest, arm))
+        for candidate in pilot.alive:
+            if candidate.finish is not None:
+                candidate.alive = False
+                finished.append((candidate.finish.slowest, candidate))
         if progress is not None:
             progress(now)
-    return [arm for _, arm in sorted(finished, key=lambda pair: pair[0])]
+    return [candidate for _, candidate in sorted(finished, key=lambda pair: pair[0])]
 
 
 def rank(pilots: Sequence[Racer], seconds: float) -> None:
-    """Drop the worse part of the arms by their loss at ``seconds``; those before their first round stay."""
-    arms = sorted((arm for pilot in pilots for arm in pilot.alive), key=lambda arm: arm.loss_at(seconds))
-    kept = max(FEWEST, math.ceil(KEEP * len(arms)))
-    for arm in arms[kept:]:
-        if len(arm.seconds) > 1 and arm.seconds[1] <= seconds:
-            arm.alive = False
+    """Drop the worse part of the candidates by their loss at ``seconds``; those before their first round stay."""
+    candidates = sorted(
+        (candidate for pilot in pilots for candidate in pilot.alive),
+        key=lambda candidate: candidate.loss_at(seconds),
+    )
+    kept = max(FEWEST, math.ceil(KEEP * len(candidates)))
+    for candidate in candidates[kept:]:
+        if len(candidate.seconds) > 1 and candidate.seconds[1] <= seconds:
+            candidate.alive = False
 
 
-def _end(finished: Sequence[tuple[float, Arm]]) -> float:
+def _end(finished: Sequence[tuple[float, Candidate]]) -> float:
     """Return until when the race goes on."""
     if not finished:
         return math.inf
-    enough = len({arm.shape for _, arm in finished}) >= ENOUGH
+    enough = len({candidate.setting for _, candidate in finished}) >= ENOUGH
     return (MARGIN if enough else MOST) * min(seconds for seconds, _ in finished)
 
 
 def _steps(pilot: Racer) -> int:
-    return (len(pilot.alive[0].losses) - 1) * pilot.shape.local_steps
+    return (len(pilot.alive[0].losses) - 1) * pilot.setting.local_steps

@@ -1,8 +1,8 @@
 """plan: the fastest FedPAQ for a problem on a network, found by racing pilots and checked in a final.
 
 1. The target must be reachable: a descent on all samples has to get below it.
-2. The race (``planner.race``): every shape and step size, on four seeds, the loss watched on some samples.
-3. The final (``planner.final``): the fastest shapes with neighbouring step sizes, on fresh seeds and
+2. The race (``planner.race``): every setting and step size, on four seeds, the loss watched on some samples.
+3. The final (``planner.validation``): the fastest settings with neighbouring step sizes, on fresh seeds and
    all samples. The pick has the least mean time.
 4. FedAvg (no quantizer) and QSGD (one local step, all clients, quantized), each tuned for itself.
 """
@@ -17,11 +17,11 @@ from typing import Any
 from fedpaq.config import FedPAQConfig
 from fedpaq.cost_model import CostModel
 from fedpaq.errors import ConfigError
-from fedpaq.planner.final import Choice, run_final
-from fedpaq.planner.pilot import Arm, Pilot
+from fedpaq.planner.pilot import Candidate, Pilot
 from fedpaq.planner.race import race
-from fedpaq.planner.search_space import SearchSpace, Shape
+from fedpaq.planner.search_space import RoundSetting, SearchSpace
 from fedpaq.planner.task import Task
+from fedpaq.planner.validation import Choice, validate
 from fedpaq.problems import Problem
 
 RACE_SEEDS = range(4)
@@ -41,16 +41,16 @@ class Plan:
     runners_up: Sequence[Choice]
     fedavg: Choice | None  # None: not compared, or slower than BASELINE_LIMIT times the pick
     qsgd: Choice | None
-    finished: Sequence[Arm]  # everything that reached the target in the race
+    finished: Sequence[Candidate]  # everything that reached the target in the race
     gradient_steps: int  # simulated to find and check the pick
 
     def config(self, seed: int = 0) -> FedPAQConfig:
         """Return the recommended run: as many rounds as the average run needs, rounded up."""
-        shape = self.pick.shape
+        setting = self.pick.setting
         return FedPAQConfig(
-            clients_per_round=shape.clients_per_round,
-            local_steps=shape.local_steps,
-            total_steps=math.ceil(self.pick.rounds) * shape.local_steps,
+            clients_per_round=setting.clients_per_round,
+            local_steps=setting.local_steps,
+            total_steps=math.ceil(self.pick.rounds) * setting.local_steps,
             batch_size=self.task.batch_size,
             step_size=self.pick.step_size,
             seed=seed,
@@ -102,8 +102,8 @@ def plan(
         )
     task.require_reachable()
     space = space or task.default_space()
-    finished, spent = run_race(task, space.shapes(), space.step_sizes, "race", progress)
-    choices, more = run_final(task, finished)
+    finished, spent = run_race(task, space.settings(), space.step_sizes, "race", progress)
+    choices, more = validate(task, finished)
     if not choices:
         raise ConfigError(
             f"target_loss={target_loss} was not reached by any candidate within max_steps={max_steps} "
@@ -123,14 +123,14 @@ def plan(
 
 def run_race(
     task: Task,
-    shapes: Sequence[Shape],
+    settings: Sequence[RoundSetting],
     step_sizes: Sequence[float],
     stage: str,
     progress: Progress | None = None,
     max_seconds: float = math.inf,
-) -> tuple[list[Arm], int]:
-    """Race every shape with every step size; return who reached the target, and the gradient steps."""
-    pilots = [Pilot(task, shape, step_sizes, RACE_SEEDS) for shape in shapes]
+) -> tuple[list[Candidate], int]:
+    """Race every setting with every step size; return who reached the target, and the gradient steps."""
+    pilots = [Pilot(task, setting, step_sizes, RACE_SEEDS) for setting in settings]
     finished = race(
         pilots,
         max_steps=task.max_steps,
@@ -146,17 +146,17 @@ def _baselines(
     """Time the best FedAvg and the best QSGD."""
     levels = [level for level in space.levels if level is not None] or [1]
     entries = {
-        "fedavg": [Shape(tau, r, 0) for tau in space.local_steps for r in space.clients_per_round],
-        "qsgd": [Shape(1, max(space.clients_per_round), level) for level in levels],
+        "fedavg": [RoundSetting(tau, r, 0) for tau in space.local_steps for r in space.clients_per_round],
+        "qsgd": [RoundSetting(1, max(space.clients_per_round), level) for level in levels],
     }
     found = {}
-    for name, shapes in entries.items():
+    for name, settings in entries.items():
         finished, _ = run_race(
-            task, shapes, space.step_sizes, name, progress, max_seconds=BASELINE_LIMIT * pick_seconds
+            task, settings, space.step_sizes, name, progress, max_seconds=BASELINE_LIMIT * pick_seconds
         )
-        leading = list(dict.fromkeys(arm.shape for arm in finished))[:BASELINE_SHAPES]
-        entered = [arm for arm in finished if arm.shape in leading]
-        choices, _ = run_final(task, entered, BASELINE_LAST_FACTORS)
+        leading = list(dict.fromkeys(candidate.setting for candidate in finished))[:BASELINE_SHAPES]
+        entered = [candidate for candidate in finished if candidate.setting in leading]
+        choices, _ = validate(task, entered, BASELINE_LAST_FACTORS)
         if choices:
             found[name] = choices[0]
     return found

@@ -16,7 +16,7 @@ STEP_SIZES = tuple(2.0**power for power in range(-1, 7))  # times 1 / L
 
 
 @dataclass(frozen=True, order=True)
-class Shape:
+class RoundSetting:
     """What fixes the cost of a round: tau, r and s (0: no quantizer)."""
 
     local_steps: int
@@ -25,7 +25,7 @@ class Shape:
 
     @property
     def quantizer(self) -> Quantizer:
-        """The quantizer of this shape."""
+        """The quantizer of this setting."""
         return LowPrecision(self.levels) if self.levels else Identity()
 
     def __str__(self) -> str:
@@ -35,7 +35,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """The choices; every combination of the first three is a shape."""
+    """The choices; every combination of the first three is a setting."""
 
     local_steps: Sequence[int]
     clients_per_round: Sequence[int]
@@ -52,19 +52,19 @@ class SearchSpace:
                 require_int(name, value, 1)
         for step_size in self.step_sizes:
             require_positive("step_sizes", step_size)
-        self.shapes()
+        self.settings()
 
-    def shapes(self) -> list[Shape]:
-        """Return every shape."""
-        return list(self._shapes())
+    def settings(self) -> list[RoundSetting]:
+        """Return every setting."""
+        return list(self._settings())
 
-    def _shapes(self) -> Iterator[Shape]:
+    def _settings(self) -> Iterator[RoundSetting]:
         for levels in self.levels:
             if levels is not None:
                 LowPrecision(levels)  # refuses what the quantizer would
             for clients in self.clients_per_round:
                 for steps in self.local_steps:
-                    yield Shape(steps, clients, levels or 0)
+                    yield RoundSetting(steps, clients, levels or 0)
 
 
 def default_cohorts(max_clients: int) -> list[int]:

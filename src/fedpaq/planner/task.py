@@ -17,7 +17,7 @@ from fedpaq.problems import Problem, iid
 from fedpaq.quantizers import Identity, LowPrecision
 from fedpaq.randomness import Key, Purpose, permutation
 from fedpaq.theory.estimators import descend, largest_curvature
-from fedpaq.theory.landscape import Landscape
+from fedpaq.theory.full_loss import FullLoss
 
 Float64 = npt.NDArray[np.float64]
 WATCHED = 1000
@@ -101,7 +101,7 @@ class Task:
     def default_space(self) -> SearchSpace:
         """Return the default choices; step sizes are multiples of one over the curvature at the start."""
         start = np.asarray(self.problem.initial_params, np.float64)
-        curvature = largest_curvature(Landscape(self.watched), start)
+        curvature = largest_curvature(FullLoss(self.watched), start)
         return SearchSpace(
             local_steps=LOCAL_STEPS,
             clients_per_round=default_cohorts(self.max_clients),
@@ -111,8 +111,8 @@ class Task:
 
     def require_reachable(self) -> None:
         """Raise ConfigError if training starts below the target, or a descent does not get there."""
-        landscape, start, end = self._descent
-        first, least = landscape.value(start), landscape.value(end)
+        full_loss, start, end = self._descent
+        first, least = full_loss.value(start), full_loss.value(end)
         if first <= self.target_loss:
             raise ConfigError(
                 f"target_loss={self.target_loss} is not below the loss before training, {first:.4g}; aim lower"
@@ -131,18 +131,18 @@ class Task:
         """
         if self.watched is self.problem:
             return self.target_loss
-        landscape, start, end = self._descent
+        full_loss, start, end = self._descent
         low, high = 0.0, 1.0  # above the target at low, below at high
         for _ in range(10):
             middle = 0.5 * (low + high)
-            above = landscape.value(start + middle * (end - start)) > self.target_loss
+            above = full_loss.value(start + middle * (end - start)) > self.target_loss
             low, high = (middle, high) if above else (low, middle)
         there = start + high * (end - start)
-        return self.target_loss + self.watched.evaluate(there).loss - landscape.value(there)
+        return self.target_loss + self.watched.evaluate(there).loss - full_loss.value(there)
 
     @cached_property
-    def _descent(self) -> tuple[Landscape, Float64, Float64]:
+    def _descent(self) -> tuple[FullLoss, Float64, Float64]:
         """The loss on all samples, x_0, and where a descent first is at the target (or ends)."""
-        landscape = Landscape(self.problem)
+        full_loss = FullLoss(self.problem)
         start = np.asarray(self.problem.initial_params, np.float64)
-        return landscape, start, descend(landscape, start, enough=self.target_loss)
+        return full_loss, start, descend(full_loss, start, enough=self.target_loss)

@@ -22,7 +22,7 @@ from fedpaq.problems import Problem
 from fedpaq.quantizers import Quantizer
 from fedpaq.run.history import Record
 from fedpaq.run.recorder import Callback
-from fedpaq.theory.landscape import Landscape
+from fedpaq.theory.full_loss import FullLoss
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -55,7 +55,7 @@ def mean_squared_gradients(
     problem: Problem, configs: Sequence[FedPAQConfig], *, quantizer: Quantizer | None = None
 ) -> Float64:
     """Return 1/T sum_k sum_t ||grad f(xbar_{k,t})||^2 of each run: (runs,)."""
-    landscape, shape = Landscape(problem), configs[0]
+    full_loss, shape = FullLoss(problem), configs[0]
     received = np.empty((len(configs), problem.dimension), np.float32)  # x_k of every run
     totals = np.zeros(len(configs))
 
@@ -63,7 +63,7 @@ def mean_squared_gradients(
         received[run] = params
         if run == len(configs) - 1 and record.round < shape.num_rounds:
             for means in virtual_means(problem, configs, record.round, received):
-                totals[:] += landscape.squared_gradients(means)
+                totals[:] += full_loss.squared_gradients(means)
 
     _sweep(problem, configs, quantizer, measure)
     return totals / shape.total_steps

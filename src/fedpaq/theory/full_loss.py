@@ -1,4 +1,4 @@
-"""Landscape: the loss f = 1/n sum_i f_i of a problem, its derivatives and its samples' gradients.
+"""FullLoss: the loss f = 1/n sum_i f_i of a problem, its derivatives and its samples' gradients.
 
 NumPy in and out, in double precision where the module allows it. A sample that client i holds
 weighs 1 / (n m_i), so every client counts the same whatever it holds, as in the paper.
@@ -22,7 +22,7 @@ ROWS = 4096  # samples per pass: large products, bounded memory
 GRADIENT_BYTES = 64 * 2**20  # per-sample gradients alive at once
 
 
-class Landscape:
+class FullLoss:
     """f of one problem: ``value``, ``gradient``, ``hessian_product``, ``sample_gradients``."""
 
     def __init__(self, problem: Problem) -> None:

@@ -1,4 +1,4 @@
-"""Landscape and LinearModel: weights, derivatives and ranges against sums by hand and finite differences."""
+"""FullLoss and LinearModel: weights, derivatives and ranges against sums by hand and finite differences."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedpaq.problems import Partition, Problem, iid, synthetic_quadratic
-from fedpaq.theory import landscape as landscapes
+from fedpaq.theory import full_loss as full_losses
 from fedpaq.theory.estimators import descend, estimate, largest_curvature, largest_variance
-from fedpaq.theory.landscape import Landscape, weigh
+from fedpaq.theory.full_loss import FullLoss, weigh
 from fedpaq.theory.linear_model import linear_model
 
 QUICK = settings(max_examples=40, deadline=None)
@@ -78,50 +78,50 @@ def test_the_value_is_the_mean_over_clients_by_hand():
     problem = make()
     for seed in range(3):
         x = point(seed)
-        assert Landscape(problem).value(x) == pytest.approx(value_by_hand(problem, x), rel=1e-12)
+        assert FullLoss(problem).value(x) == pytest.approx(value_by_hand(problem, x), rel=1e-12)
 
 
 def test_value_gradient_and_hessian_are_derivatives_of_one_another():
-    landscape, x, step = Landscape(make(nn.functional.binary_cross_entropy_with_logits)), point(1), 1e-5
-    value, gradient = landscape.value_and_gradient(x)
-    assert value == pytest.approx(landscape.value(x), rel=1e-14)
-    assert np.array_equal(gradient, landscape.gradient(x))
+    full_loss, x, step = FullLoss(make(nn.functional.binary_cross_entropy_with_logits)), point(1), 1e-5
+    value, gradient = full_loss.value_and_gradient(x)
+    assert value == pytest.approx(full_loss.value(x), rel=1e-14)
+    assert np.array_equal(gradient, full_loss.gradient(x))
     for axis in np.eye(3):
         # Central differences: the error is step^2 times a third derivative below 1.
-        slope = (landscape.value(x + step * axis) - landscape.value(x - step * axis)) / (2 * step)
+        slope = (full_loss.value(x + step * axis) - full_loss.value(x - step * axis)) / (2 * step)
         assert slope == pytest.approx(axis @ gradient, abs=1e-8)
-        bend = (landscape.gradient(x + step * axis) - landscape.gradient(x - step * axis)) / (2 * step)
-        np.testing.assert_allclose(landscape.hessian_product(x, axis), bend, atol=1e-8)
+        bend = (full_loss.gradient(x + step * axis) - full_loss.gradient(x - step * axis)) / (2 * step)
+        np.testing.assert_allclose(full_loss.hessian_product(x, axis), bend, atol=1e-8)
 
 
 def test_hessian_products_are_linear_and_symmetric():
-    landscape, x = Landscape(make(nn.functional.binary_cross_entropy_with_logits)), point(2)
+    full_loss, x = FullLoss(make(nn.functional.binary_cross_entropy_with_logits)), point(2)
     u, v = point(3), point(4)
-    by_parts = 2 * landscape.hessian_product(x, u) - 3 * landscape.hessian_product(x, v)
-    np.testing.assert_allclose(landscape.hessian_product(x, 2 * u - 3 * v), by_parts, rtol=1e-10)
-    assert v @ landscape.hessian_product(x, u) == pytest.approx(u @ landscape.hessian_product(x, v), rel=1e-10)
+    by_parts = 2 * full_loss.hessian_product(x, u) - 3 * full_loss.hessian_product(x, v)
+    np.testing.assert_allclose(full_loss.hessian_product(x, 2 * u - 3 * v), by_parts, rtol=1e-10)
+    assert v @ full_loss.hessian_product(x, u) == pytest.approx(u @ full_loss.hessian_product(x, v), rel=1e-10)
 
 
 def test_gradients_of_samples_average_to_the_gradient():
-    landscape, x = Landscape(make()), point(5)
-    blocks = list(landscape.sample_gradients(x, np.arange(landscape.num_samples)))
-    np.testing.assert_allclose(landscape.weights @ np.concatenate(blocks), landscape.gradient(x), rtol=1e-10)
+    full_loss, x = FullLoss(make()), point(5)
+    blocks = list(full_loss.sample_gradients(x, np.arange(full_loss.num_samples)))
+    np.testing.assert_allclose(full_loss.weights @ np.concatenate(blocks), full_loss.gradient(x), rtol=1e-10)
 
 
 def test_squared_gradients_of_many_points_are_those_of_each():
-    landscape = Landscape(make())
+    full_loss = FullLoss(make())
     points = np.stack([point(seed) for seed in range(4)])
-    expected = [landscape.gradient(x) @ landscape.gradient(x) for x in points]
-    np.testing.assert_allclose(landscape.squared_gradients(points), expected, rtol=1e-10)
+    expected = [full_loss.gradient(x) @ full_loss.gradient(x) for x in points]
+    np.testing.assert_allclose(full_loss.squared_gradients(points), expected, rtol=1e-10)
 
 
 def test_how_samples_are_cut_into_passes_does_not_matter(monkeypatch):
     problem = make(partition=iid(6, 2, seed=1))
-    whole, x = Landscape(problem), point(6)
+    whole, x = FullLoss(problem), point(6)
     expected = whole.value(x), whole.gradient(x), list(whole.sample_gradients(x, np.arange(6)))
-    monkeypatch.setattr(landscapes, "ROWS", 2)
-    monkeypatch.setattr(landscapes, "GRADIENT_BYTES", 8 * 3 * 4)
-    cut = Landscape(problem)
+    monkeypatch.setattr(full_losses, "ROWS", 2)
+    monkeypatch.setattr(full_losses, "GRADIENT_BYTES", 8 * 3 * 4)
+    cut = FullLoss(problem)
     assert cut.value(x) == pytest.approx(expected[0], rel=1e-14)
     np.testing.assert_allclose(cut.gradient(x), expected[1], rtol=1e-12)
     blocks = list(cut.sample_gradients(x, np.arange(6)))
@@ -131,16 +131,16 @@ def test_how_samples_are_cut_into_passes_does_not_matter(monkeypatch):
 
 def test_samples_that_nobody_holds_do_not_count():
     problem = make(samples=40, partition=UNEVEN)
-    landscape = Landscape(problem)
-    assert landscape.num_samples == 5 and len(landscape.outputs(point())) == 5
-    assert landscape.value(point()) == pytest.approx(value_by_hand(problem, point()), rel=1e-12)
+    full_loss = FullLoss(problem)
+    assert full_loss.num_samples == 5 and len(full_loss.outputs(point())) == 5
+    assert full_loss.value(point()) == pytest.approx(value_by_hand(problem, point()), rel=1e-12)
 
 
 def test_targets_that_are_labels_stay_whole_numbers():
     labels = np.array([0, 1, 2, 0, 1, 2])
-    landscape = Landscape(make(nn.functional.cross_entropy, model=nn.Linear(2, 3), targets=labels))
-    assert landscape.targets.dtype == torch.int64
-    assert math.isfinite(landscape.value(point(0, 9)))
+    full_loss = FullLoss(make(nn.functional.cross_entropy, model=nn.Linear(2, 3), targets=labels))
+    assert full_loss.targets.dtype == torch.int64
+    assert math.isfinite(full_loss.value(point(0, 9)))
 
 
 def gram_by_hand(problem):
@@ -153,7 +153,7 @@ def gram_by_hand(problem):
 
 def test_a_logistic_model_has_its_textbook_ranges():
     problem = make(nn.functional.binary_cross_entropy_with_logits)
-    found = linear_model(Landscape(problem))
+    found = linear_model(FullLoss(problem))
     assert found.curvature[0] == pytest.approx(0, abs=1e-12) and found.curvature[1] == pytest.approx(1 / 4)
     assert found.slope == pytest.approx(1) and found.floor == pytest.approx(0, abs=1e-12)
     gram = gram_by_hand(problem)
@@ -162,7 +162,7 @@ def test_a_logistic_model_has_its_textbook_ranges():
 
 
 def test_least_squares_have_one_curvature_and_slopes_without_end():
-    found = linear_model(Landscape(make()))
+    found = linear_model(FullLoss(make()))
     assert found.curvature == pytest.approx((2.0, 2.0)) and found.slope == math.inf
     assert found.floor == pytest.approx(0, abs=1e-4)  # labels 0 and 1 lie on the grid
 
@@ -190,29 +190,29 @@ NOT_LINEAR = {
 
 @pytest.mark.parametrize("problem", NOT_LINEAR.values(), ids=NOT_LINEAR)
 def test_what_is_no_linear_model_is_none(problem):
-    assert linear_model(Landscape(problem)) is None
+    assert linear_model(FullLoss(problem)) is None
 
 
 def test_the_curvature_of_a_quadratic_is_its_largest_eigenvalue():
     problem = synthetic_quadratic(num_clients=2, dimension=70, strong_convexity=0.5, smoothness=6.0)
-    landscape, x = Landscape(problem), point(0, 70)
-    assert largest_curvature(landscape, x) == pytest.approx(6.0, rel=1e-3)
-    assert 6.0 - largest_curvature(landscape, x, flipped_at=6.0) == pytest.approx(0.5, abs=6e-3)
+    full_loss, x = FullLoss(problem), point(0, 70)
+    assert largest_curvature(full_loss, x) == pytest.approx(6.0, rel=1e-3)
+    assert 6.0 - largest_curvature(full_loss, x, flipped_at=6.0) == pytest.approx(0.5, abs=6e-3)
 
 
 def test_a_descent_ends_at_the_known_optimum_or_where_the_loss_is_enough():
     problem = synthetic_quadratic(num_clients=2, dimension=5)
-    landscape, start = Landscape(problem), point(1, 5)
-    np.testing.assert_allclose(descend(landscape, start), problem.known.optimum, atol=1e-5)
-    half = 0.5 * (landscape.value(start) + problem.known.minimum)
-    stopped = landscape.value(descend(landscape, start, enough=half))
+    full_loss, start = FullLoss(problem), point(1, 5)
+    np.testing.assert_allclose(descend(full_loss, start), problem.known.optimum, atol=1e-5)
+    half = 0.5 * (full_loss.value(start) + problem.known.minimum)
+    stopped = full_loss.value(descend(full_loss, start, enough=half))
     assert problem.known.minimum < stopped <= half
 
 
 def test_the_largest_variance_is_that_of_the_worst_point():
     problem = synthetic_quadratic(num_clients=2, dimension=4)
-    landscape = Landscape(problem)
-    same = largest_variance(landscape, [point(0, 4), point(1, 4)])
+    full_loss = FullLoss(problem)
+    same = largest_variance(full_loss, [point(0, 4), point(1, 4)])
     assert same.value == pytest.approx(problem.known.gradient_variance, rel=1e-5)  # the same at every x
     assert same.certainty == "local" and same.source == "largest of 2 points" and same.error == 0.0
 
