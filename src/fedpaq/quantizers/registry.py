@@ -1,0 +1,109 @@
+"""Registry: quantizers by name, and the text that names one with its settings.
+
+    low-precision:4                     LowPrecision(4)
+    low-precision:4,bucket_size=128     LowPrecision(4, bucket_size=128)
+    none                                Identity()
+
+A quantizer from elsewhere joins by one line: ``QUANTIZERS["my-name"] = MyQuantizer`` in Python, or an entry
+point of the group ``fedpaq.quantizers`` in the package that holds it, which the command line finds as well.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import MISSING, fields, is_dataclass
+from importlib.metadata import entry_points
+from typing import Any
+
+from fedpaq.errors import ConfigError, unknown_name
+from fedpaq.quantizers.identity import Identity
+from fedpaq.quantizers.low_precision import LowPrecision
+
+GROUP = "fedpaq.quantizers"
+QUANTIZERS: dict[str, type[Any]] = {"low-precision": LowPrecision, "none": Identity}
+
+
+@functools.cache
+def installed() -> dict[str, Any]:
+    """Return the entry points of installed packages, by name; none is loaded yet."""
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+def names() -> list[str]:
+    """Return the names of all quantizers, those of installed packages last."""
+    return [*QUANTIZERS, *(name for name in installed() if name not in QUANTIZERS)]
+
+
+def find(name: str) -> type[Any]:
+    """Return the quantizer class of this name."""
+    if name not in QUANTIZERS:
+        if name not in installed():
+            raise unknown_name("quantizer", name, names())
+        try:
+            QUANTIZERS[name] = installed()[name].load()
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"quantizer={name!r} is installed but cannot be loaded: {error}") from error
+    return QUANTIZERS[name]
+
+
+def parse(text: str) -> Any:
+    """Return the quantizer that a text names: a name, then its settings after a colon.
+
+    >>> parse("low-precision:4,bucket_size=128")
+    LowPrecision(levels=4, bucket_size=128)
+    >>> parse("none")
+    Identity()
+    """
+    name, _, rest = text.strip().partition(":")
+    kind, given, named = find(name), [], {}
+    for part in filter(None, (part.strip() for part in rest.split(","))):
+        key, equals, value = part.partition("=")
+        if equals:
+            named[key.strip()] = _number(text, value)
+        else:
+            given.append(_number(text, part))
+    try:
+        return kind(*given, **named)
+    except TypeError as error:
+        raise ConfigError(f"quantizer={text!r} does not fit; write {_usage(name, kind)}") from error
+
+
+def text_of(quantizer: Any) -> str:
+    """Return the text that names a quantizer; what ``parse`` takes, if its class is registered.
+
+    >>> text_of(LowPrecision(4)), text_of(Identity())
+    ('low-precision:4', 'none')
+    """
+    name = next(
+        (name for name, kind in QUANTIZERS.items() if kind is type(quantizer)), type(quantizer).__qualname__
+    )
+    settings = []
+    for field in fields(quantizer) if is_dataclass(quantizer) else ():
+        value = getattr(quantizer, field.name)
+        if field.default is MISSING or value != field.default:
+            settings.append(f"{value}" if field.default is MISSING else f"{field.name}={value}")
+    return f"{name}:{','.join(settings)}" if settings else name
+
+
+def as_quantizer(given: Any) -> Any:
+    """Return a quantizer given as one or as its text."""
+    return parse(given) if isinstance(given, str) else given
+
+
+def _number(text: str, value: str) -> float:
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    raise ConfigError(f"quantizer={text!r}: {value.strip()!r} is not a number")
+
+
+def _usage(name: str, kind: type[Any]) -> str:
+    """Return how to write a quantizer's settings."""
+    settings = fields(kind) if is_dataclass(kind) else ()
+    words = [
+        field.name.upper() if field.default is MISSING else f"[{field.name}={field.name.upper()}]"
+        for field in settings
+    ]
+    return f"{name}:{','.join(words)}" if words else name
