@@ -65,8 +65,8 @@ class CostModel:
         low, high = TIME_RANGE
         if not (low <= gradient <= high and low <= seconds <= high):
             raise ConfigError(
-                f"{network}, shift={self.shift}, scale={self.scale}: a gradient takes {gradient:g} s and {sent} "
-                f"{seconds:g} s; choose values that keep both within {low:g}..{high:g} s"
+                f"{network}, shift={self.shift}, scale={self.scale}: a gradient takes {gradient:g} s and "
+                f"{sent} {seconds:g} s; choose values that keep both within {low:g}..{high:g} s"
             )
 
     @classmethod

@@ -9,10 +9,17 @@ from torch import nn
 from torch.nn import functional
 
 from fedpaq.errors import ConfigError
-from fedpaq.problems import ExactConstants, Partition, Problem, iid
+from fedpaq.problems import ExactConstants, Partition, Problem, iid, synthetic_quadratic
 from fedpaq.theory import estimate
-from fedpaq.theory.estimators import MOST_SAMPLES, extreme_curvatures, largest_variance
+from fedpaq.theory.estimators import (
+    MOST_SAMPLES,
+    descend,
+    extreme_curvatures,
+    largest_curvature,
+    largest_variance,
+)
 from fedpaq.theory.full_loss import FullLoss
+from small_losses import make, point
 
 GENERATOR = np.random.default_rng(7)
 INPUTS = GENERATOR.normal(size=(60, 3)).astype(np.float32)
@@ -153,9 +160,9 @@ def test_many_samples_are_estimated_from_some_with_an_error():
         targets=np.zeros(count, np.float32),
         partition=iid(count, 4, seed=0),
     )
-    full_loss, point = FullLoss(problem), np.array([1.0, 0.5])
-    sampled = largest_variance(full_loss, [point])
-    blocks = np.concatenate(list(full_loss.sample_gradients(point, np.arange(count))))
+    full_loss, x = FullLoss(problem), np.array([1.0, 0.5])
+    sampled = largest_variance(full_loss, [x])
+    blocks = np.concatenate(list(full_loss.sample_gradients(x, np.arange(count))))
     exact = np.square(blocks - blocks.mean(0)).sum(1).mean()
     assert abs(sampled.value - exact) < 5 * sampled.error
     assert 0 < sampled.error < 0.1 * exact
@@ -226,3 +233,42 @@ def test_float32_buffers_fall_back_to_single_precision():
 def test_an_unreachable_optimum_is_an_error_and_not_a_guess():
     with pytest.raises(ConfigError, match="raise regularization"):
         estimate(linear_problem(logistic_loss, regularization=1e-4), descent_steps=1)
+
+
+def test_the_curvature_of_a_quadratic_is_its_largest_eigenvalue():
+    problem = synthetic_quadratic(num_clients=2, dimension=70, strong_convexity=0.5, smoothness=6.0)
+    full_loss, x = FullLoss(problem), point(0, 70)
+    assert largest_curvature(full_loss, x) == pytest.approx(6.0, rel=1e-3)
+    assert 6.0 - largest_curvature(full_loss, x, flipped_at=6.0) == pytest.approx(0.5, abs=6e-3)
+
+
+def test_a_descent_ends_at_the_known_optimum_or_where_the_loss_is_enough():
+    problem = synthetic_quadratic(num_clients=2, dimension=5)
+    full_loss, start = FullLoss(problem), point(1, 5)
+    np.testing.assert_allclose(descend(full_loss, start), problem.known.optimum, atol=1e-5)
+    half = 0.5 * (full_loss.value(start) + problem.known.minimum)
+    stopped = full_loss.value(descend(full_loss, start, enough=half))
+    assert problem.known.minimum < stopped <= half
+
+
+def test_the_largest_variance_is_that_of_the_worst_point():
+    problem = synthetic_quadratic(num_clients=2, dimension=4)
+    full_loss = FullLoss(problem)
+    same = largest_variance(full_loss, [point(0, 4), point(1, 4)])
+    assert same.value == pytest.approx(problem.known.gradient_variance, rel=1e-5)  # the same at every x
+    assert same.certainty == "local" and same.source == "largest of 2 points" and same.error == 0.0
+
+
+def test_estimates_become_the_assumptions_of_the_theorems():
+    found = estimate(synthetic_quadratic(num_clients=3, dimension=4))
+    known = found.assumptions(variance_bound=0.75)
+    assert (known.smoothness, known.strong_convexity, known.variance_bound) == (4.0, 1.0, 0.75)
+    assert known.gradient_variance == found.gradient_variance.value
+    flat = estimate(make(nn.functional.binary_cross_entropy_with_logits, weight=0.0))
+    assert flat.strong_convexity is None and flat.assumptions().strong_convexity is None
+    assert flat.optimum is None and flat.initial_error is None and flat.initial_gap.certainty == "bound"
+
+
+def test_a_start_at_the_optimum_has_no_negative_gap():
+    """Rounding made the gap -7e-15, which no bound takes."""
+    assert estimate(synthetic_quadratic(regularization=1e200)).initial_gap.value == 0.0

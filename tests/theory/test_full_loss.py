@@ -1,4 +1,4 @@
-"""FullLoss and LinearModel: weights, derivatives and ranges against sums by hand and finite differences."""
+"""FullLoss: weights and derivatives against sums by hand and finite differences."""
 
 from __future__ import annotations
 
@@ -11,40 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedpaq.problems import Partition, Problem, iid, synthetic_quadratic
+from fedpaq.problems import Partition, iid
 from fedpaq.theory import full_loss as full_losses
-from fedpaq.theory.estimators import descend, estimate, largest_curvature, largest_variance
-from fedpaq.theory.full_loss import FullLoss, weigh
-from fedpaq.theory.linear_model import linear_model
+from fedpaq.theory.full_loss import FullLoss, weigh_clients, weigh_samples
+from small_losses import UNEVEN, make, point
 
 QUICK = settings(max_examples=40, deadline=None)
-UNEVEN = Partition.from_lists([[0, 2], [1, 2, 3, 4]])
-
-
-def make(loss=nn.functional.mse_loss, *, partition=UNEVEN, model=None, targets=None, samples=6, weight=0.3):
-    generator = np.random.default_rng(11)
-    inputs = generator.normal(size=(samples, 2))
-    with torch.random.fork_rng():
-        torch.manual_seed(2)
-        model = model or nn.Linear(2, 1)
-    return Problem(
-        model=model,
-        loss=loss,
-        inputs=inputs,
-        targets=(generator.random((samples, 1)) < 0.5).astype(np.float32) if targets is None else targets,
-        partition=partition,
-        regularization=weight,
-    )
-
-
-def point(seed=0, dimension=3):
-    return np.random.default_rng(seed).normal(size=dimension)
 
 
 @QUICK
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=6), min_size=1, max_size=5))
 def test_weights_are_the_mean_over_clients_of_the_mean_over_their_samples(lists):
-    held, weights = weigh(Partition.from_lists(lists))
+    held, weights = weigh_clients(Partition.from_lists(lists))
     expected = dict.fromkeys(sorted({sample for run in lists for sample in run}), 0.0)
     for run in lists:
         for sample in run:  # a sample held twice by one client counts twice
@@ -57,10 +35,35 @@ def test_weights_are_the_mean_over_clients_of_the_mean_over_their_samples(lists)
 @given(st.permutations(range(4)))
 def test_the_order_of_clients_does_not_change_the_weights(order):
     lists = [[0, 1, 2], [2, 3], [4], [1, 4, 5, 6]]
-    one, other = weigh(Partition.from_lists(lists)), weigh(Partition.from_lists([lists[i] for i in order]))
+    one, other = (
+        weigh_clients(Partition.from_lists(lists)),
+        weigh_clients(Partition.from_lists([lists[i] for i in order])),
+    )
     assert np.array_equal(np.sort(one[0]), np.sort(other[0]))
     by_sample = [weights[np.argsort(held)] for held, weights in (one, other)]
     np.testing.assert_allclose(*by_sample, rtol=1e-12)
+
+
+def test_weights_of_samples_are_equal_whoever_holds_them():
+    held, weights = weigh_samples(Partition.from_lists([[4, 0], [1, 4, 2, 4]]))
+    assert held.tolist() == [0, 1, 2, 4] and weights.tolist() == [0.25] * 4
+
+
+@QUICK
+@given(st.integers(1, 30), st.integers(1, 30))
+def test_with_equal_clients_both_losses_are_the_same_to_the_bit(clients, samples_each):
+    partition = iid(clients * samples_each, clients, seed=3)
+    for one, other in zip(weigh_clients(partition), weigh_samples(partition), strict=True):
+        assert one.tobytes() == other.tobytes()
+
+
+def test_the_mean_over_samples_is_the_loss_that_runs_report():
+    problem = make(samples=40)
+    for seed in range(3):
+        x = point(seed)
+        reported = problem.evaluate(x).loss
+        assert FullLoss(problem, mean_over="samples").value(x) == pytest.approx(reported, rel=1e-6)
+        assert FullLoss(problem).value(x) != pytest.approx(reported, rel=1e-3)  # clients hold 2 and 4
 
 
 def value_by_hand(problem, x):
@@ -141,87 +144,3 @@ def test_targets_that_are_labels_stay_whole_numbers():
     full_loss = FullLoss(make(nn.functional.cross_entropy, model=nn.Linear(2, 3), targets=labels))
     assert full_loss.targets.dtype == torch.int64
     assert math.isfinite(full_loss.value(point(0, 9)))
-
-
-def gram_by_hand(problem):
-    rows = np.c_[problem.inputs.double().numpy(), np.ones(len(problem.inputs))]
-    held, weights = weigh(problem.partition)
-    return sum(
-        weight * np.outer(rows[sample], rows[sample]) for sample, weight in zip(held, weights, strict=True)
-    )
-
-
-def test_a_logistic_model_has_its_textbook_ranges():
-    problem = make(nn.functional.binary_cross_entropy_with_logits)
-    found = linear_model(FullLoss(problem))
-    assert found.curvature[0] == pytest.approx(0, abs=1e-12) and found.curvature[1] == pytest.approx(1 / 4)
-    assert found.slope == pytest.approx(1) and found.floor == pytest.approx(0, abs=1e-12)
-    gram = gram_by_hand(problem)
-    assert found.mean_square == pytest.approx(np.trace(gram))
-    np.testing.assert_allclose(found.spectrum, np.linalg.eigvalsh(gram)[[0, -1]], rtol=1e-9)
-
-
-def test_least_squares_have_one_curvature_and_slopes_without_end():
-    found = linear_model(FullLoss(make()))
-    assert found.curvature == pytest.approx((2.0, 2.0)) and found.slope == math.inf
-    assert found.floor == pytest.approx(0, abs=1e-4)  # labels 0 and 1 lie on the grid
-
-
-class Cubed(nn.Module):
-    """One output that is not affine in its parameters."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(2, 1)
-
-    def forward(self, inputs):
-        return self.layer(inputs) ** 3
-
-
-NOT_LINEAR = {
-    "a network": make(model=nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))),
-    "a power": make(model=Cubed()),
-    "two outputs": make(model=nn.Linear(2, 2), targets=np.zeros((6, 2), np.float32)),
-    "targets of many values": make(
-        targets=np.arange(40, dtype=np.float32)[:, None], samples=40, partition=iid(40, 2)
-    ),
-}
-
-
-@pytest.mark.parametrize("problem", NOT_LINEAR.values(), ids=NOT_LINEAR)
-def test_what_is_no_linear_model_is_none(problem):
-    assert linear_model(FullLoss(problem)) is None
-
-
-def test_the_curvature_of_a_quadratic_is_its_largest_eigenvalue():
-    problem = synthetic_quadratic(num_clients=2, dimension=70, strong_convexity=0.5, smoothness=6.0)
-    full_loss, x = FullLoss(problem), point(0, 70)
-    assert largest_curvature(full_loss, x) == pytest.approx(6.0, rel=1e-3)
-    assert 6.0 - largest_curvature(full_loss, x, flipped_at=6.0) == pytest.approx(0.5, abs=6e-3)
-
-
-def test_a_descent_ends_at_the_known_optimum_or_where_the_loss_is_enough():
-    problem = synthetic_quadratic(num_clients=2, dimension=5)
-    full_loss, start = FullLoss(problem), point(1, 5)
-    np.testing.assert_allclose(descend(full_loss, start), problem.known.optimum, atol=1e-5)
-    half = 0.5 * (full_loss.value(start) + problem.known.minimum)
-    stopped = full_loss.value(descend(full_loss, start, enough=half))
-    assert problem.known.minimum < stopped <= half
-
-
-def test_the_largest_variance_is_that_of_the_worst_point():
-    problem = synthetic_quadratic(num_clients=2, dimension=4)
-    full_loss = FullLoss(problem)
-    same = largest_variance(full_loss, [point(0, 4), point(1, 4)])
-    assert same.value == pytest.approx(problem.known.gradient_variance, rel=1e-5)  # the same at every x
-    assert same.certainty == "local" and same.source == "largest of 2 points" and same.error == 0.0
-
-
-def test_estimates_become_the_assumptions_of_the_theorems():
-    found = estimate(synthetic_quadratic(num_clients=3, dimension=4))
-    known = found.assumptions(variance_bound=0.75)
-    assert (known.smoothness, known.strong_convexity, known.variance_bound) == (4.0, 1.0, 0.75)
-    assert known.gradient_variance == found.gradient_variance.value
-    flat = estimate(make(nn.functional.binary_cross_entropy_with_logits, weight=0.0))
-    assert flat.strong_convexity is None and flat.assumptions().strong_convexity is None
-    assert flat.optimum is None and flat.initial_error is None and flat.initial_gap.certainty == "bound"

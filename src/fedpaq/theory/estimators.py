@@ -1,9 +1,9 @@
-"""Estimators: L, mu, sigma^2, f(x_0) - f* and x* of a problem, each with how sure it is.
+"""Estimators: L, mu, sigma^2, f(x_0) - f* and x* of a problem, each with its certainty.
 
 exact     known, or computed to rounding
-bound     on the safe side for every x (L, sigma^2 and the gap from above, mu from below)
-local     true at the points looked at (the start, the end of a descent and the middle); the
-          assumption asks for all points, so a bound made from it may fail
+bound     on the safe side at every x (L, sigma^2 and the gap from above, mu from below)
+local     true at three points (the start, the end of a descent and the middle); the
+          assumption covers all points, so a bound made from it may fail
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from fedpaq.theory.linear_model import LinearModel, linear_model
 
 Float64 = npt.NDArray[np.float64]
 Certainty = Literal["exact", "bound", "local"]
-MOST_SAMPLES = 4096  # gradients looked at one by one, before a variance is estimated from some
+MOST_SAMPLES = 4096  # beyond this many, a variance is estimated from a random part of the gradients
 DESCENT_STEPS = 500
 DENSE_PARAMS = 64
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number, how sure it is, and where it comes from; ``error`` is one standard error, if sampled."""
+    """A number, its certainty and its source; ``error`` is one standard error, if sampled."""
 
     value: float
     certainty: Certainty
@@ -43,7 +43,7 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimates:
-    """What the theorems ask of a problem."""
+    """The constants of a problem that the theorems need."""
 
     smoothness: Estimate  # L
     strong_convexity: Estimate | None  # mu; None where the loss is not known to be strongly convex
@@ -83,7 +83,7 @@ def _from_known(problem: Problem, initial_value: float, start: Float64) -> Estim
         smoothness=Estimate(known.smoothness, "exact", source),
         strong_convexity=Estimate(known.strong_convexity, "exact", source),
         gradient_variance=Estimate(known.gradient_variance, "exact", source),
-        initial_gap=Estimate(initial_value - known.minimum, "exact", source),
+        initial_gap=Estimate(max(initial_value - known.minimum, 0.0), "exact", source),  # rounding
         initial_error=Estimate(float(np.square(start - known.optimum).sum()), "exact", source),
         optimum=known.optimum,
     )
@@ -228,7 +228,8 @@ def _distance(full_loss: FullLoss, start: Float64, end: Float64, convexity: floa
     value = float(np.square(start - end).sum())
     if off > 1e-3 * np.sqrt(value):
         raise ConfigError(
-            f"the optimum of problem={full_loss.problem.name!r} was found to {off:.2g} only, "
-            f"{np.sqrt(value):.2g} from the start; raise regularization={full_loss.problem.regularization}"
+            f"regularization={full_loss.problem.regularization}: the optimum of problem="
+            f"{full_loss.problem.name!r} is known only to {off:.2g}, at {np.sqrt(value):.2g} from the start; "
+            "raise regularization"
         )
     return Estimate(value, "exact", f"minimised; x* is at most {off:.1g} away")

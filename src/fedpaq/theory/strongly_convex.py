@@ -34,6 +34,7 @@ from fedpaq.theory.assumptions import (
     Condition,
     Variant,
     require_cohort,
+    require_in_range,
     require_variant,
     sampling_variance,
 )
@@ -88,7 +89,7 @@ class StronglyConvexBound:
         require_variant(self.variant)
         require_cohort(self.num_clients, self.clients_per_round)
         require_int("local_steps", self.local_steps, 1, MAX_STEPS)
-        require_positive("loss_scale", self.loss_scale)
+        require_in_range("loss_scale", self.loss_scale)
         if self.assumptions.strong_convexity is None:
             raise ConfigError(
                 "strong_convexity=None: Theorem 1 needs a strongly convex loss; add regularization, "
