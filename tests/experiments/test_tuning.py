@@ -7,6 +7,7 @@ import math
 import pytest
 
 import fedpaq
+from fedpaq.config import round_to_4_digits
 from fedpaq.experiments import CurveSettings, Setting, tuning
 
 
@@ -67,4 +68,4 @@ def test_tuning_seeds_are_never_the_curves_own():
 
 
 def test_step_sizes_can_be_typed():
-    assert tuning.tidy(0.0625 * 2**0.5) == 0.08839
+    assert round_to_4_digits(0.0625 * 2**0.5) == 0.08839

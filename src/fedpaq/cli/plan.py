@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +18,7 @@ from fedpaq.cli.units import format_bytes, format_seconds, parse_bandwidth
 from fedpaq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedpaq.planner import Choice, Plan
+    from fedpaq.planner import Choice, Plan, RoundSetting
     from fedpaq.planner.closed_form import Guarantee
 
 
@@ -39,6 +40,12 @@ def plan(
     num_clients: Annotated[int, typer.Option("--num-clients", "-n", help="n: clients in all.")] = 50,
     batch_size: Annotated[int, typer.Option("--batch-size", "-B", help="B: samples per step.")] = 10,
     max_steps: Annotated[int, typer.Option(help="Local steps after which a candidate is given up.")] = 2000,
+    quantizer: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="One to choose from, e.g. low-precision:4; repeat for more. Default: 1, 5, 10 levels, none."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Fixes data split and initial weights.")] = 0,
     from_theory: Annotated[
         bool, typer.Option("--from-theory", help="Only use the bounds: no training, far from the truth.")
@@ -59,14 +66,16 @@ def plan(
     Example: fedpaq plan mnist-logistic --target-loss 0.1 --bandwidth 100kbit/s --step-seconds 0.05
     """
     from fedpaq import planner, problems
+    from fedpaq.planner.search_space import QUANTIZERS
 
     if plot is not None:
         require_picture(plot, wanted=not from_theory, advice="leave out --from-theory")
+    quantizers = quantizer or QUANTIZERS
     model = _cost_model(bandwidth, step_seconds, straggler, ratio, batch_size)
     task = problems.load(problem, num_clients=num_clients, seed=seed, data_dir=data_dir)
     if from_theory:
         most = num_clients if max_clients is None else max_clients
-        _from_theory(task, target_loss, model, most, batch_size, json)
+        _from_theory(task, target_loss, model, most, batch_size, quantizers, json)
         return
     with progress_bar(json) as bar:
         job = bar.add_task("checking the target", total=None, note="")
@@ -81,6 +90,7 @@ def plan(
             max_clients=max_clients,
             batch_size=batch_size,
             max_steps=max_steps,
+            quantizers=quantizers,
             compare=compare,
             progress=show,
         )
@@ -89,16 +99,16 @@ def plan(
     else:
         _print(found, in_gradient_times=ratio is not None, compared=compare)
     if plot is not None:
-        _draw(found, plot, quiet=json)
+        _draw(found, plot, quantizers, quiet=json)
 
 
-def _draw(found: Plan, path: Path, quiet: bool) -> None:
-    """Time every tau and s for the map, and draw it."""
+def _draw(found: Plan, path: Path, quantizers: Sequence[Any], quiet: bool) -> None:
+    """Time every tau and quantizer for the map, and draw it."""
     from fedpaq.planner.plot import save_plot, time_map
 
-    space = found.task.default_space()
+    space = found.task.default_space(quantizers)
     with progress_bar(quiet) as bar:
-        job = bar.add_task("map", total=len(space.local_steps) * len(space.levels), note="")
+        job = bar.add_task("map", total=len(space.local_steps) * len(space.quantizers), note="")
 
         def show(setting: Any) -> None:
             bar.update(job, advance=1, note=str(setting))
@@ -146,7 +156,7 @@ def _print(found: Plan, *, in_gradient_times: bool, compared: bool) -> None:
     console.print(
         f"Ask {counted(pick.setting.clients_per_round, 'client')} a round, each for "
         f"{counted(pick.setting.local_steps, 'local step')} of size {pick.step_size:g}, and send updates "
-        + (f"quantized to {counted(pick.setting.levels, 'level')}" if pick.setting.levels else "as float32")
+        + _sent(pick.setting)
         + f": {show(pick.seconds)}{unit} on average."
     )
     if compared:
@@ -161,11 +171,26 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def _sent(setting: RoundSetting) -> str:
+    """Return how updates are sent, and the option that makes ``fedpaq run`` do so."""
+    from fedpaq.quantizers import text_of
+
+    words = {0: "as float32", None: "quantized"}
+    how = words.get(setting.levels) or f"quantized to {counted(setting.levels or 0, 'level')}"
+    return f"{how} (--quantizer {text_of(setting.quantizer)})"
+
+
+def _quantizer_cell(setting: RoundSetting) -> str:
+    from fedpaq.quantizers import text_of
+
+    return str(setting.levels or text_of(setting.quantizer))
+
+
 def _cells(choice: Choice, show: Any) -> list[str]:
     return [
         str(choice.setting.local_steps),
         str(choice.setting.clients_per_round),
-        str(choice.setting.levels or "none"),
+        _quantizer_cell(choice.setting),
         f"{choice.step_size:.3g}",
         f"{choice.rounds:.1f}",
         show(choice.seconds),
@@ -178,20 +203,25 @@ def _slower(choice: Choice | None, pick: Choice) -> str:
     from fedpaq.planner.recommendation import BASELINE_LIMIT
 
     if choice is None:
-        return f"more than {BASELINE_LIMIT:.0f} times slower, or not there at all"
+        return f"more than {BASELINE_LIMIT:.0f} times slower, or the target was not reached"
     return f"{choice.seconds / pick.seconds:.1f} times the pick's time"
 
 
 def _from_theory(
-    task: Any, target_loss: float, model: Any, max_clients: int, batch_size: int, json: bool
+    task: Any,
+    target_loss: float,
+    model: Any,
+    max_clients: int,
+    batch_size: int,
+    quantizers: Sequence[Any],
+    json: bool,
 ) -> None:
     """Print the settings by what the theorems guarantee."""
-    from dataclasses import asdict
-
     from fedpaq.config import require_int
     from fedpaq.planner import RoundSetting
     from fedpaq.planner.closed_form import LOOSENESS, TheoryInputs, plan_from_theory
-    from fedpaq.planner.search_space import LEVELS, LOCAL_STEPS, default_cohorts
+    from fedpaq.planner.search_space import LOCAL_STEPS, default_cohorts
+    from fedpaq.quantizers import as_quantizer
     from fedpaq.theory import estimate
 
     require_int("max_clients", max_clients, 1, task.num_clients)
@@ -202,24 +232,26 @@ def _from_theory(
         )
     least = float(task.evaluate(known.optimum).loss)
     if target_loss <= least:
-        raise ConfigError(f"target_loss={target_loss} is below the least training loss {least:.4g}; aim higher")
+        raise ConfigError(
+            f"target_loss={target_loss} is below the lowest training loss, {least:.4g}; choose a higher target"
+        )
     settings = [
-        RoundSetting(tau, r, levels or 0)
+        RoundSetting(tau, r, as_quantizer(quantizer))
         for tau in LOCAL_STEPS
         for r in default_cohorts(max_clients)
-        for levels in LEVELS
+        for quantizer in quantizers
     ]
-    knowledge = TheoryInputs(
+    inputs = TheoryInputs(
         assumptions=known.assumptions(),
         start=known.initial_error.value,
         dimension=task.dimension,
         num_clients=task.num_clients,
     )
     found = plan_from_theory(
-        knowledge, settings, target=target_loss - least, cost_model=model, batch_size=batch_size
+        inputs, settings, target=target_loss - least, cost_model=model, batch_size=batch_size
     )
     if json:
-        typer.echo(json_module.dumps([asdict(guarantee) for guarantee in found], indent=1))
+        typer.echo(json_module.dumps([guarantee.to_dict() for guarantee in found], indent=1))
         return
     _print_guarantees(found[:5])
     Console().print(LOOSENESS)
@@ -231,11 +263,10 @@ def _print_guarantees(found: list[Guarantee]) -> None:
         table.add_column(column, justify="right")
     for guarantee in found:
         setting = guarantee.setting
-        levels = str(setting.levels or "none")
         table.add_row(
             str(setting.local_steps),
             str(setting.clients_per_round),
-            levels,
+            _quantizer_cell(setting),
             f"{guarantee.rounds:.3g}",
             f"{guarantee.seconds:.3g}",
         )

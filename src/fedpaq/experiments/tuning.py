@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fedpaq.algorithm import sweep
-from fedpaq.config import FedPAQConfig
+from fedpaq.config import FedPAQConfig, round_to_4_digits
 from fedpaq.experiments.curve import CurveSettings
 from fedpaq.problems import Problem
 from fedpaq.quantizers import Identity, LowPrecision, Quantizer
@@ -39,11 +39,11 @@ def tune(problem: Problem, settings: CurveSettings, advance: Advance) -> tuple[f
         found = [mean_over_rounds(history) for history in run(scout, settings, step_sizes, seeds, advance)]
         return {eta: found[i * len(seeds) : (i + 1) * len(seeds)] for i, eta in enumerate(step_sizes)}
 
-    coarse = try_out([tidy(eta) for eta in settings.coarse], first)
+    coarse = try_out([round_to_4_digits(eta) for eta in settings.coarse], first)
     while (wider := _wider(coarse, settings.coarse)) is not None:
         coarse |= try_out([wider], first)
     centre = best(coarse)
-    fine = try_out([tidy(centre * factor) for factor in settings.fine], settings.tuning_seeds)
+    fine = try_out([round_to_4_digits(centre * factor) for factor in settings.fine], settings.tuning_seeds)
     fine[centre] = coarse[centre] + try_out([centre], rest)[centre]
     return best(fine), coarse | fine
 
@@ -57,11 +57,6 @@ def mean_loss(losses: Sequence[float | None]) -> float:
     """Return the mean, infinite if a run diverged."""
     finite = [loss for loss in losses if loss is not None]
     return sum(finite) / len(finite) if len(finite) == len(losses) else math.inf
-
-
-def tidy(step_size: float) -> float:
-    """Return a step size with four digits, so that it can be typed to repeat a run."""
-    return float(f"{step_size:.4g}")
 
 
 def run(
@@ -107,9 +102,9 @@ def _wider(losses: Losses, grid: Sequence[float]) -> float | None:
     if math.isinf(mean_loss(losses[centre])):
         centre = min(losses)  # everything diverged: only smaller ones can help
     if centre == min(losses) and centre > grid[0] / WIDEST:
-        return tidy(centre / 4)
+        return round_to_4_digits(centre / 4)
     if centre == max(losses) and centre < grid[-1] * WIDEST:
-        return tidy(centre * 4)
+        return round_to_4_digits(centre * 4)
     return None
 
 

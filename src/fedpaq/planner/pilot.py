@@ -1,7 +1,7 @@
-"""Pilot: the runs of one setting, all step sizes and seeds as one batch, a round at a time.
+"""Pilot: the runs of one round setting, all step sizes and seeds as one batch, one round at a time.
 
-A run of ``fedpaq.sweep`` goes to its end; a pilot stops after any round and goes on later. Its loss
-is watched on some samples only, the same for every pilot: looking at all of them after every
+A run of ``fedpaq.sweep`` goes to its end; a pilot stops after any round and continues later. Its loss
+is watched on some samples only, the same for every pilot: evaluating all of them after every
 round would cost more than the training.
 """
 
@@ -15,23 +15,22 @@ import numpy.typing as npt
 
 from fedpaq.clients import choose_executor, draw_participants, local_work
 from fedpaq.config import FedPAQConfig
-from fedpaq.planner.expected_time import expected_seconds
-from fedpaq.planner.search_space import RoundSetting
 from fedpaq.planner.task import Task
 from fedpaq.server import choose_uplink
 from fedpaq.server.aggregation import Mean
+from fedpaq.theory.round_setting import RoundSetting
 
 Float64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Finish:
-    """What it took each seed of an candidate to reach the target for the first time; ``seconds`` is the mean."""
+    """What each seed of a candidate needed to reach the target first; ``seconds`` is the mean."""
 
     rounds: tuple[int, ...]
     upload_bytes: tuple[float, ...]
     seconds: float
-    slowest: float  # seconds of the slowest seed: what a step size that is often unlucky has too much of
+    slowest: float  # seconds of the slowest seed: large for a step size that is often unlucky
 
 
 @dataclass(eq=False)
@@ -42,7 +41,7 @@ class Candidate:
     step_size: float
     losses: list[float] = field(default_factory=list)  # entry k after k rounds
     seconds: list[float] = field(default_factory=list)
-    finish: Finish | None = None  # once every seed has been at the target
+    finish: Finish | None = None  # once every seed has reached the target
     alive: bool = True
 
     @property
@@ -51,12 +50,12 @@ class Candidate:
         return self.losses[-1]
 
     def loss_at(self, seconds: float) -> float:
-        """Return the loss after the last round that was over by then."""
+        """Return the loss after the last round that had ended by then."""
         return self.losses[int(np.searchsorted(self.seconds, seconds, side="right")) - 1]
 
 
 class Pilot:
-    """Runs of one setting that can be paused; ``gradient_steps`` counts what they cost."""
+    """Runs of one round setting that can be paused; ``gradient_steps`` counts what they cost."""
 
     def __init__(
         self, task: Task, setting: RoundSetting, step_sizes: Sequence[float], seeds: Sequence[int]
@@ -81,11 +80,11 @@ class Pilot:
         return [candidate for candidate in self.candidates if candidate.alive]
 
     def next_seconds(self) -> float:
-        """Return when the next round would be over, if it uploads as much as those before."""
+        """Return when the next round would end if it uploads as much as those before."""
         running = self._running()
         played = self._bytes[running].mean() / self.round if self.round else 0.0
-        per_round = played or self.setting.clients_per_round * self._task.upload_bytes(self.setting.levels)
-        return expected_seconds(self._task, self.setting, self.round + 1, per_round * (self.round + 1))
+        per_round = played or self.setting.clients_per_round * self._task.upload_bytes(self.setting.quantizer)
+        return self._task.expected_seconds(self.setting, self.round + 1, per_round * (self.round + 1))
 
     def play(self) -> None:
         """Play one round, lines 2 to 11 of Algorithm 1, of every run that is not at the target yet."""
@@ -119,7 +118,7 @@ class Pilot:
     def _record(self, row: int, candidate: Candidate) -> None:
         candidate.losses.append(float(self._losses[row].mean()))
         candidate.seconds.append(
-            expected_seconds(self._task, self.setting, self.round, float(self._bytes[row].max()))
+            self._task.expected_seconds(self.setting, self.round, float(self._bytes[row].max()))
         )
         candidate.alive = bool(np.isfinite(self._losses[row]).all())
         if self._first[row].all():
@@ -127,8 +126,8 @@ class Pilot:
             candidate.finish = Finish(
                 tuple(rounds.tolist()),
                 tuple(uploaded.tolist()),
-                expected_seconds(self._task, self.setting, float(rounds.mean()), float(uploaded.mean())),
-                expected_seconds(self._task, self.setting, float(rounds.max()), float(uploaded.max())),
+                self._task.expected_seconds(self.setting, float(rounds.mean()), float(uploaded.mean())),
+                self._task.expected_seconds(self.setting, float(rounds.max()), float(uploaded.max())),
             )
 
     def _config(self, step_size: float, seed: int) -> FedPAQConfig:

@@ -1,6 +1,6 @@
-"""Race: every candidate runs in the same modelled time; the first to reach the target wins.
+"""Race: all candidates run in the same modelled time; the first to reach the target wins.
 
-The next round played is the one that would be over first, so no candidate is simulated past the
+The next round played is the one that would end first, so no candidate is simulated past the
 winner's time (and a margin), and one whose first round takes longer than that is never simulated.
 At growing times the candidates are ranked by their loss at that time, and the worse part drops
 out: successive halving, with modelled time as the budget.
@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
-from fedpaq.planner.pilot import Candidate
-from fedpaq.planner.search_space import RoundSetting
+from fedpaq.planner.pilot import Candidate, Pilot
 
 KEEP = 0.5  # share of the candidates that stays at each ranking
 GROWTH = 1.5  # of the time between rankings
@@ -23,25 +21,8 @@ MOST = 2.5  # or to this many while fewer than ENOUGH settings have finished: a 
 ENOUGH = 8
 
 
-class Racer(Protocol):
-    """What a race needs of a pilot."""
-
-    setting: RoundSetting
-    candidates: list[Candidate]
-
-    @property
-    def alive(self) -> list[Candidate]:
-        """The candidates still running."""
-
-    def next_seconds(self) -> float:
-        """Return when the next round would be over."""
-
-    def play(self) -> None:
-        """Play one round of every candidate that is alive."""
-
-
 def race(
-    pilots: Sequence[Racer],
+    pilots: Sequence[Pilot],
     *,
     max_steps: int,
     max_seconds: float = math.inf,
@@ -49,13 +30,13 @@ def race(
 ) -> list[Candidate]:
     """Return the candidates whose seeds all finished, fastest first.
 
-    A pilot is given up after ``max_steps`` local steps, the race after ``max_seconds``; ``progress`` is
-    told the modelled seconds.
+    A pilot is given up after ``max_steps`` local steps, the race after ``max_seconds``.
+    ``progress(seconds)`` is called with the modelled time.
     """
-    finished: list[tuple[float, Candidate]] = []  # by the slowest seed, which hides luck least
+    finished: list[tuple[float, Candidate]] = []  # by the slowest seed, where luck counts least
     ranking_at = 2 * min(pilot.next_seconds() for pilot in pilots)
     while running := [pilot for pilot in pilots if pilot.alive and _steps(pilot) < max_steps]:
-        pilot = min(running, key=lambda racer: racer.next_seconds())
+        pilot = min(running, key=lambda pilot: pilot.next_seconds())
         now = pilot.next_seconds()
         if now > min(max_seconds, _end(finished)):
             break
@@ -73,8 +54,8 @@ def race(
     return [candidate for _, candidate in sorted(finished, key=lambda pair: pair[0])]
 
 
-def rank(pilots: Sequence[Racer], seconds: float) -> None:
-    """Drop the worse part of the candidates by their loss at ``seconds``; those before their first round stay."""
+def rank(pilots: Sequence[Pilot], seconds: float) -> None:
+    """Drop the candidates with the worse loss at ``seconds``; those before their first round stay."""
     candidates = sorted(
         (candidate for pilot in pilots for candidate in pilot.alive),
         key=lambda candidate: candidate.loss_at(seconds),
@@ -86,12 +67,12 @@ def rank(pilots: Sequence[Racer], seconds: float) -> None:
 
 
 def _end(finished: Sequence[tuple[float, Candidate]]) -> float:
-    """Return until when the race goes on."""
+    """Return the time at which the race ends."""
     if not finished:
         return math.inf
     enough = len({candidate.setting for _, candidate in finished}) >= ENOUGH
     return (MARGIN if enough else MOST) * min(seconds for seconds, _ in finished)
 
 
-def _steps(pilot: Racer) -> int:
+def _steps(pilot: Pilot) -> int:
     return (len(pilot.alive[0].losses) - 1) * pilot.setting.local_steps

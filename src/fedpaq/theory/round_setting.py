@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from fedpaq.quantizers import Identity, LowPrecision, Quantizer, text_of
 
@@ -25,6 +26,15 @@ class RoundSetting:
         if isinstance(self.quantizer, LowPrecision) and self.quantizer.bucket_size is None:
             return self.quantizer.levels
         return 0 if self.quantizer == Identity() else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values; ``quantizers.parse`` takes the quantizer's."""
+        return {
+            "local_steps": self.local_steps,
+            "clients_per_round": self.clients_per_round,
+            "levels": self.levels,
+            "quantizer": text_of(self.quantizer),
+        }
 
     def __str__(self) -> str:
         named = {0: "no quantizer", None: text_of(self.quantizer)}.get(self.levels, f"s={self.levels}")

@@ -29,13 +29,7 @@ class CheckSetting(RoundSetting):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {
-            "clients_per_round": self.clients_per_round,
-            "local_steps": self.local_steps,
-            "batch_size": self.batch_size,
-            "quantizer": self.quantizer.name,
-            "num_seeds": self.num_seeds,
-        }
+        return {**super().to_dict(), "batch_size": self.batch_size, "num_seeds": self.num_seeds}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
