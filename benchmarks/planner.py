@@ -1,9 +1,9 @@
 """The planner's pick against an exhaustive grid on mnist-logistic: benchmarks/results/planner.json.
 
-    python benchmarks/planner.py [--grid FILE.npz]       the grid is kept in, or taken from, that file
+    python benchmarks/planner.py [--grid FILE.npz]       the grid is kept in, or read from, that file
 
-The grid tries every step size for every tau, r and s, with the loss on all samples after every round; times
-under each ratio follow from the same runs. Single runs differ by half, so the grid's fastest 24 and the
+The grid tries every step size for every tau, r and s, with the loss on all samples after every round; the
+same runs give the times under each ratio. Single runs differ by half, so the grid's fastest 24 and the
 pick are then measured on 32 further seeds, the same for all, and with the mean time of a round's computation.
 Exits 1 unless each pick is within 15 % of the grid's best and took at most a fifth of its gradient steps.
 """
@@ -21,7 +21,6 @@ import torch
 
 import fedpaq
 from fedpaq.planner import RoundSetting, SearchSpace, Task, plan
-from fedpaq.planner.expected_time import expected_computation
 from measurement import write
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "planning.md"
@@ -59,7 +58,7 @@ def run(problem: fedpaq.Problem, setting: RoundSetting, step_sizes: list[float],
 
 
 def make_grid(problem: fedpaq.Problem, space: SearchSpace, kept: Path | None) -> dict[RoundSetting, Runs]:
-    """Return the runs of every setting, computed or taken from ``kept``."""
+    """Return the runs of every setting, computed or read from ``kept``."""
     stored = dict(np.load(kept)) if kept is not None and kept.exists() else {}
     for setting in space.settings():
         if str(setting) not in stored:
@@ -77,7 +76,7 @@ def mean_seconds(runs: Any, setting: RoundSetting, target: float, cost_model: fe
         return float("inf")
     rounds = there.argmax(axis=1)
     uploaded = runs[np.arange(len(runs)), rounds, BYTES].mean()
-    each = expected_computation(cost_model, setting, batch_size=10)
+    each = cost_model.expected_computation_seconds(setting.clients_per_round, 10 * setting.local_steps)
     return float(rounds.mean() * each + cost_model.communication_seconds(8 * uploaded, DIMENSION))
 
 
@@ -106,7 +105,8 @@ def compare(
         for step_size, runs in zip(space.step_sizes, candidates, strict=True)
     }
     fastest = sorted(times, key=lambda candidate: times[candidate])[:LAST]
-    best, (best_shape, best_step) = min((measured(*candidate), candidate) for candidate in fastest)
+    seconds = {candidate: measured(*candidate) for candidate in fastest}
+    (best_setting, best_step), best = min(seconds.items(), key=lambda pair: pair[1])
     begun = time.perf_counter(), time.process_time()
     found = plan(problem, target_loss=target, cost_model=cost_model, space=space, compare=False)
     took = time.perf_counter() - begun[0], time.process_time() - begun[1]
@@ -115,7 +115,7 @@ def compare(
     return {
         "target_loss": target,
         "ratio": ratio,
-        "grid_best": str(best_shape),
+        "grid_best": str(best_setting),
         "grid_step_size": best_step,
         "grid_seconds": best,
         "pick": str(pick.setting),
