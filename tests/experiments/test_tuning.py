@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedpaq
+from fedpaq.config import round_to_4_digits
 from fedpaq.experiments import CurveSettings, PaperSetting, tuning
 
 
@@ -69,7 +70,7 @@ def test_tuning_seeds_are_never_the_curves_own():
 
 
 def test_step_sizes_can_be_typed():
-    assert tuning.round_to_4_digits(0.0625 * 2**0.5) == 0.08839
+    assert round_to_4_digits(0.0625 * 2**0.5) == 0.08839
 
 
 losses = st.lists(st.one_of(st.none(), st.floats(0.0, 10.0)), min_size=1, max_size=3)
@@ -102,5 +103,5 @@ def test_a_grid_grows_at_the_end_where_its_best_lies(tried, wider):
 @given(st.floats(1e-8, 1e8))
 @settings(max_examples=50, deadline=None)
 def test_a_rounded_step_size_stays_and_is_right_to_half_a_thousandth(eta):
-    once = tuning.round_to_4_digits(eta)
-    assert tuning.round_to_4_digits(once) == once and once == pytest.approx(eta, rel=5.1e-4)
+    once = round_to_4_digits(eta)
+    assert round_to_4_digits(once) == once and once == pytest.approx(eta, rel=5.1e-4)

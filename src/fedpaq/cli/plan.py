@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +16,7 @@ from fedpaq.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedpaq import CostModel
-    from fedpaq.planner import Choice, Plan, Shape
+    from fedpaq.planner import Choice, Plan, RoundSetting
     from fedpaq.planner.closed_form import Guarantee
     from fedpaq.problems import Problem
 
@@ -38,6 +38,13 @@ def plan(
     num_clients: options.NumClients = 50,
     batch_size: options.BatchSize = 10,
     max_steps: Annotated[int, typer.Option(help="Local steps after which a candidate is dropped.")] = 2000,
+    quantizer: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT",
+            help="One to choose from, e.g. low-precision:4; repeatable. Default: 1, 5, 10 levels and none.",
+        ),
+    ] = None,
     seed: options.DataSeed = 0,
     from_theory: Annotated[
         bool, typer.Option("--from-theory", help="Use only the bounds: no training, but far too pessimistic.")
@@ -61,14 +68,16 @@ def plan(
     Example: fedpaq plan mnist-logistic --target-loss 0.1 --bandwidth 100kbit/s --step-seconds 0.05
     """
     from fedpaq import planner, problems
+    from fedpaq.planner.search_space import QUANTIZERS
 
     if plot is not None:
         options.require_picture(plot, drawn=not from_theory, advice="leave out --from-theory")
+    quantizers = quantizer or QUANTIZERS
     model = _cost_model(bandwidth, step_seconds, straggler, ratio, batch_size)
     task = problems.load(problem, num_clients=num_clients, seed=seed, data_dir=data_dir)
     if from_theory:
         most = num_clients if max_clients is None else max_clients
-        _from_theory(task, target_loss, model, most, batch_size, json)
+        _from_theory(task, target_loss, model, most, batch_size, quantizers, json)
         return
     with progress_bar("checking the target", quiet=json) as update:
         found = planner.plan(
@@ -78,22 +87,23 @@ def plan(
             max_clients=max_clients,
             batch_size=batch_size,
             max_steps=max_steps,
+            quantizers=quantizers,
             compare=compare,
             progress=lambda stage, seconds: update(description=stage, detail=f"{seconds:,.0f} s modelled"),
         )
     show(found.to_dict(), json, lambda: _tables(found, in_gradient_times=ratio is not None, compared=compare))
     if plot is not None:
-        _draw(found, plot, quiet=json)
+        _draw(found, plot, quantizers, quiet=json)
 
 
-def _draw(found: Plan, path: Path, quiet: bool) -> None:
-    """Time every tau and s for the map, and draw it."""
+def _draw(found: Plan, path: Path, quantizers: Sequence[Any], quiet: bool) -> None:
+    """Time every tau and quantizer for the map, and draw it."""
     from fedpaq.planner.plot import save_plot, time_map
 
-    space = found.task.default_space()
-    total = len(space.local_steps) * len(space.levels)
+    space = found.task.default_space(quantizers)
+    total = len(space.local_steps) * len(space.quantizers)
     with progress_bar("map", total, quiet=quiet) as update:
-        times = time_map(found, space, lambda shape: update(advance=1, detail=str(shape)))
+        times = time_map(found, space, lambda setting: update(advance=1, detail=str(setting)))
     save_plot(found, times, path)
 
 
@@ -134,9 +144,9 @@ def _tables(found: Plan, *, in_gradient_times: bool, compared: bool) -> Iterator
         title=f"{found.task.problem.name} to a training loss of {found.task.target_loss:g}",
     )
     yield (
-        f"Ask {counted(pick.shape.clients_per_round, 'client')} per round, each for "
-        f"{counted(pick.shape.local_steps, 'local step')} of size {pick.step_size:g}, and send updates "
-        + (f"quantized to {counted(pick.shape.levels, 'level')}" if pick.shape.levels else "as float32")
+        f"Ask {counted(pick.setting.clients_per_round, 'client')} per round, each for "
+        f"{counted(pick.setting.local_steps, 'local step')} of size {pick.step_size:g}, and send updates "
+        + _sent(pick.setting)
         + f": {written(pick.seconds)}{unit} on average."
     )
     if compared:
@@ -151,13 +161,25 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _shape(shape: Shape) -> tuple[str, str, str]:
-    return str(shape.local_steps), str(shape.clients_per_round), str(shape.levels or "none")
+def _sent(setting: RoundSetting) -> str:
+    """Return how updates are sent, and the option that makes ``fedpaq run`` do so."""
+    from fedpaq.quantizers import text_of
+
+    words = {0: "as float32", None: "quantized"}
+    how = words.get(setting.levels) or f"quantized to {counted(setting.levels or 0, 'level')}"
+    return f"{how} (--quantizer {text_of(setting.quantizer)})"
+
+
+def _setting(setting: RoundSetting) -> tuple[str, str, str]:
+    from fedpaq.quantizers import text_of
+
+    quantizer = str(setting.levels or text_of(setting.quantizer))
+    return str(setting.local_steps), str(setting.clients_per_round), quantizer
 
 
 def _cells(choice: Choice, written: Callable[[float], str]) -> list[str]:
     return [
-        *_shape(choice.shape),
+        *_setting(choice.setting),
         f"{choice.step_size:.3g}",
         f"{choice.rounds:.1f}",
         written(choice.seconds),
@@ -175,15 +197,20 @@ def _slower(choice: Choice | None, pick: Choice) -> str:
 
 
 def _from_theory(
-    task: Problem, target_loss: float, model: CostModel, max_clients: int, batch_size: int, json: bool
+    task: Problem,
+    target_loss: float,
+    model: CostModel,
+    max_clients: int,
+    batch_size: int,
+    quantizers: Sequence[Any],
+    json: bool,
 ) -> None:
     """Print the configurations by what the theorems guarantee."""
-    from dataclasses import asdict
-
     from fedpaq.config import require_int
-    from fedpaq.planner import Shape
-    from fedpaq.planner.closed_form import LOOSENESS, Knowledge, plan_from_theory
-    from fedpaq.planner.search_space import LEVELS, LOCAL_STEPS, default_cohorts
+    from fedpaq.planner import RoundSetting
+    from fedpaq.planner.closed_form import LOOSENESS, TheoryInputs, plan_from_theory
+    from fedpaq.planner.search_space import LOCAL_STEPS, default_cohorts
+    from fedpaq.quantizers import as_quantizer
     from fedpaq.theory import estimate
 
     require_int("max_clients", max_clients, 1, task.num_clients)
@@ -195,27 +222,27 @@ def _from_theory(
     least = float(task.evaluate(known.optimum).loss)
     if target_loss <= least:
         raise ConfigError(
-            f"target_loss={target_loss} is below the least training loss; choose more than {least:.4g}"
+            f"target_loss={target_loss} is below the lowest training loss, {least:.4g}; choose a higher target"
         )
-    shapes = [
-        Shape(tau, r, levels or 0)
+    settings = [
+        RoundSetting(tau, r, as_quantizer(quantizer))
         for tau in LOCAL_STEPS
         for r in default_cohorts(max_clients)
-        for levels in LEVELS
+        for quantizer in quantizers
     ]
-    knowledge = Knowledge(
+    inputs = TheoryInputs(
         assumptions=known.assumptions(),
         start=known.initial_error.value,
         dimension=task.dimension,
         num_clients=task.num_clients,
     )
     found = plan_from_theory(
-        knowledge, shapes, target=target_loss - least, cost_model=model, batch_size=batch_size
+        inputs, settings, target=target_loss - least, cost_model=model, batch_size=batch_size
     )
-    show([asdict(guarantee) for guarantee in found], json, lambda: [_guarantees(found[:5]), LOOSENESS])
+    show([guarantee.to_dict() for guarantee in found], json, lambda: [_guarantees(found[:5]), LOOSENESS])
 
 
 def _guarantees(found: list[Guarantee]) -> Any:
-    rows = [(*_shape(entry.shape), f"{entry.rounds:.3g}", f"{entry.seconds:.3g}") for entry in found]
+    rows = [(*_setting(entry.setting), f"{entry.rounds:.3g}", f"{entry.seconds:.3g}") for entry in found]
     title = "What the theorems guarantee, fastest first"
     return table((">tau", ">r", ">s", ">rounds", ">seconds"), rows, title=title)

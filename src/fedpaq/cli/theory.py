@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from fedpaq.problems import Problem
     from fedpaq.theory import Estimate, Estimates
-    from fedpaq.theory.verification import Check, Setting
+    from fedpaq.theory.verification import Check, CheckSetting
 
 MOST_ROUNDS = 20_000  # that --measure runs
 SYMBOLS = {
@@ -67,7 +67,7 @@ def theory(
     from fedpaq import problems
     from fedpaq.config import MAX_STEPS, require_int
     from fedpaq.theory import estimate
-    from fedpaq.theory.verification import Setting
+    from fedpaq.theory.verification import CheckSetting
 
     if measure:
         require_int("measure", measure, 2)
@@ -84,7 +84,7 @@ def theory(
     task = problems.load(
         problem, num_clients=num_clients, seed=seed, data_dir=data_dir, regularization=regularization
     )
-    setting = Setting(
+    setting = CheckSetting(
         clients_per_round=clients_per_round,
         local_steps=local_steps,
         batch_size=batch_size,
@@ -103,7 +103,7 @@ def theory(
         save_plot([check], [f"{task.name}: Theorem {check.theorem}"], plot)
 
 
-def _report(task: Problem, estimates: Estimates, setting: Setting, total_steps: int) -> dict[str, Any]:
+def _report(task: Problem, estimates: Estimates, setting: CheckSetting, total_steps: int) -> dict[str, Any]:
     """Return everything that needs no run, as plain values."""
     from fedpaq.theory.verification.theorems import VARIANTS, non_convex_bound, strongly_convex_bound
 
@@ -141,7 +141,7 @@ def _report(task: Problem, estimates: Estimates, setting: Setting, total_steps: 
     return report
 
 
-def _measure(task: Problem, estimates: Estimates, setting: Setting, total_steps: int) -> Check:
+def _measure(task: Problem, estimates: Estimates, setting: CheckSetting, total_steps: int) -> Check:
     """Run the schedule of whichever theorem applies."""
     from fedpaq.theory.verification import check_non_convex, check_strongly_convex
     from fedpaq.theory.verification.theorems import VARIANTS, strongly_convex_bound
@@ -214,9 +214,12 @@ def _comparison(check: Check) -> Iterator[str]:
         f"(standard error {check.standard_error[-1]:.2g}) after {check.steps[-1]} steps."
     )
     for bound in check.bounds:
-        verdict = "under" if bound.holds else "[red]ABOVE[/red]"
-        where = "" if bound.first_round is None else f" from round {bound.first_round} on"
         name = bound.variant.replace("_", " ")
+        if bound.worst_ratio is None:
+            yield f"  {name}: the theorem is silent; its conditions are not met"
+            continue
+        verdict = "under" if bound.verdict == "holds" else "[red]ABOVE[/red]"
+        where = "" if bound.first_round is None else f" from round {bound.first_round} on"
         yield f"  {name}: {verdict} the bound{where}, at most {bound.worst_ratio:.2g} of it"
     if check.slope is not None:
         yield f"  slope {check.slope.value:.2f} [{check.slope.low:.2f}, {check.slope.high:.2f}]"

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fedpaq.algorithm import sweep
-from fedpaq.config import FedPAQConfig
+from fedpaq.config import FedPAQConfig, round_to_4_digits
 from fedpaq.experiments.curve import CurveSettings
 from fedpaq.problems import Problem
 from fedpaq.quantizers import parse
@@ -59,11 +59,6 @@ def mean_loss(losses: Sequence[float | None]) -> float:
     """Return the mean, infinite if a run diverged."""
     finite = [loss for loss in losses if loss is not None]
     return sum(finite) / len(finite) if len(finite) == len(losses) else math.inf
-
-
-def round_to_4_digits(step_size: float) -> float:
-    """Round a step size to four digits, so that it can be typed to repeat a run."""
-    return float(f"{step_size:.4g}")
 
 
 def run(

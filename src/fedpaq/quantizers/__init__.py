@@ -9,7 +9,7 @@ from fedpaq.quantizers.check import check_quantizer
 from fedpaq.quantizers.identity import Identity
 from fedpaq.quantizers.low_precision import LowPrecision
 from fedpaq.quantizers.message import Message, QuantizedBatch, QuantizedMessage, RawMessage
-from fedpaq.quantizers.registry import parse
+from fedpaq.quantizers.registry import QUANTIZERS, as_quantizer, names, parse, text_of
 from fedpaq.randomness import Key
 
 
@@ -32,6 +32,7 @@ class Quantizer(Protocol):
 
 
 __all__ = [
+    "QUANTIZERS",
     "Identity",
     "Key",
     "LowPrecision",
@@ -40,6 +41,9 @@ __all__ = [
     "QuantizedMessage",
     "Quantizer",
     "RawMessage",
+    "as_quantizer",
     "check_quantizer",
+    "names",
     "parse",
+    "text_of",
 ]
