@@ -264,8 +264,8 @@ def test_the_table_of_a_run_holds_the_numbers_of_its_json():
 def test_the_table_of_a_plan_holds_the_numbers_of_its_json():
     found = json.loads(quick("plan", "--json").out)
     pick = next(line for line in quick("plan").out.splitlines() if line.startswith("pick"))
-    shape = found["pick"]["shape"]
-    assert pick.split()[1:3] == [str(shape["local_steps"]), str(shape["clients_per_round"])]
+    setting = found["pick"]["setting"]
+    assert pick.split()[1:3] == [str(setting["local_steps"]), str(setting["clients_per_round"])]
     assert f"{found['pick']['step_size']:.3g}" in pick
     assert f"{1e3 * found['pick']['seconds']:.3g} ms" in pick
 
