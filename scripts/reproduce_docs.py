@@ -10,12 +10,18 @@ import json
 import re
 import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from fedpaq.experiments import FIGURES, Curve, Figure, Setting, markdown
+from fedpaq.cost_model import CostModel
+from fedpaq.experiments import FIGURES, Curve, Figure, PaperSetting
+from fedpaq.experiments.curve import ACCOUNTINGS, Curves
+from fedpaq.experiments.judging import FAILS, HOLDS, UNDECIDED
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE, PUBLISHED = DOCS / "reproduce.md", DOCS / "figures" / "paper"
+MARKS = {HOLDS: "✓", FAILS: "✗", UNDECIDED: "?"}
 
 
 def publish(folder: Path) -> None:
@@ -30,7 +36,7 @@ def publish(folder: Path) -> None:
 def sections() -> dict[str, str]:
     """Return every generated section of the page by name."""
     verdicts = json.loads((PUBLISHED / "verdicts.json").read_text(encoding="utf-8"))
-    found = {"score": markdown.score(verdicts)}
+    found = {"score": score(verdicts)}
     for figure in FIGURES.values():
         curves = published_curves(figure)
         if set(curves) != set(figure.settings):
@@ -40,15 +46,15 @@ def sections() -> dict[str, str]:
             [
                 f"![{figure.title}, real payload](figures/paper/{figure.name}-payload.png)",
                 f"![{figure.title}, fixed width](figures/paper/{figure.name}-fixed-width.png)",
-                markdown.verdict_table(about),
+                verdict_table(about),
                 "The curves (mean over five seeds, times in mean gradient times):",
-                markdown.curve_table(figure, curves),
+                curve_table(figure, curves),
             ]
         )
     return found
 
 
-def published_curves(figure: Figure) -> dict[Setting, Curve]:
+def published_curves(figure: Figure) -> dict[PaperSetting, Curve]:
     """Return the curves that were copied, in the figure's order, whatever version made them."""
     paths = (PUBLISHED / "curves" / figure.name).glob("*.json")
     curves = {c.settings.setting: c for c in (Curve.from_json(p.read_text(encoding="utf-8")) for p in paths)}
@@ -62,6 +68,56 @@ def filled(text: str, generated: dict[str, str]) -> str:
         pattern = rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)"
         text = re.sub(pattern, lambda m, new=content: f"{m[1]}\n{new}\n\n{m[2]}", text, flags=re.S)
     return text
+
+
+def score(verdicts: Sequence[Mapping[str, Any]]) -> str:
+    """Count the verdicts under each count of bits."""
+    lines = ["| uploads counted in | holds | does not hold | undecided |", "| --- | --- | --- | --- |"]
+    for accounting, name in zip(
+        ACCOUNTINGS, ("real payload bytes", "fixed width, our reading of the paper"), strict=True
+    ):
+        found = [entry["judged"][accounting]["verdict"] for entry in verdicts]
+        lines.append(f"| {name} | " + " | ".join(str(found.count(verdict)) for verdict in MARKS) + " |")
+    return "\n".join(lines)
+
+
+def verdict_table(verdicts: Sequence[Mapping[str, Any]]) -> str:
+    """Return one row per claim: sentence, criterion, and verdict and deciding ratio per count."""
+    lines = [
+        "| sentence | criterion | real payload | fixed width |",
+        "| --- | --- | --- | --- |",
+    ]
+    for entry in verdicts:
+        cells = [_cell(entry["judged"][accounting]) for accounting in ACCOUNTINGS]
+        sentence = f"“{entry['sentence']}” ({entry['where']})"
+        lines.append(f"| {sentence} | {entry['criterion']} | {cells[0]} | {cells[1]} |")
+    return "\n".join(lines)
+
+
+def curve_table(figure: Figure, curves: Curves) -> str:
+    """Return one row per curve: its step size, and what it reached at which cost."""
+    cost_model = CostModel.from_ratio(figure.ratio)
+    lines = [
+        "| curve | step size | loss after T | bytes per upload | time, real payload | time, fixed width |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for setting, curve in curves.items():
+        uploads = setting.num_rounds * setting.clients_per_round
+        times = [curve.axis("seconds", name, cost_model)[:, -1].mean() for name in ACCOUNTINGS]
+        loss = curve.loss[:, -1]
+        lines.append(
+            f"| {setting.slug} | {curve.step_size:g} | {loss.mean():.4g} ± {loss.std(ddof=1):.2g} | "
+            f"{curve.payload_bytes[:, -1].mean() / uploads:,.0f} | {times[0]:,.0f} | {times[1]:,.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def _cell(judged: Mapping[str, Any]) -> str:
+    ratio = judged["decisive"]
+    text = f"{MARKS[judged['verdict']]} **{judged['verdict']}**"
+    if ratio is None:
+        return text
+    return f"{text}<br>{ratio['what']}: {ratio['value']:.3g} [{ratio['low']:.3g}, {ratio['high']:.3g}]"
 
 
 if __name__ == "__main__":

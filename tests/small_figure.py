@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpaq.experiments import Curve, CurveSettings, Figure, Panel, Setting
+from fedpaq.experiments import FIGURES, Curve, CurveSettings, Figure, Panel, PaperSetting
 
+MNIST = FIGURES["mnist"]
 SMALL = Figure(
     "small",
     "A small figure",
@@ -13,8 +14,10 @@ SMALL = Figure(
     "synthetic-logistic",
     100.0,
     (
-        Panel("levels", "levels", "fixed", {"s = 1": Setting(1, 5, 10), "none": Setting(None, 5, 10)}),
-        Panel("steps", "steps", "fixed", {"τ = 10": Setting(1, 5, 10), "τ = 50": Setting(1, 5, 50)}),
+        Panel(
+            "levels", "levels", "fixed", {"s = 1": PaperSetting(1, 5, 10), "none": PaperSetting(None, 5, 10)}
+        ),
+        Panel("steps", "steps", "fixed", {"τ = 10": PaperSetting(1, 5, 10), "τ = 50": PaperSetting(1, 5, 50)}),
     ),
 )
 
@@ -37,3 +40,8 @@ def planted(setting, factor, *, seeds=5, start=2.0, noise=0.01, problem="planted
         payload_bytes=np.tile(np.arange(rounds + 1) * setting.clients_per_round * upload, (seeds, 1)),
         computation_seconds=np.tile(10.0 * steps, (seeds, 1)) * jitter,
     )
+
+
+def planted_mnist():
+    """A planted curve for every setting of the MNIST figure."""
+    return {setting: planted(setting, 0.9, noise=0.02) for setting in MNIST.settings}

@@ -7,6 +7,7 @@ import math
 import operator
 import re
 import sys
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -16,7 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedpaq
-from fedpaq.config import FedPAQConfig, require_int, require_positive, require_same_shape
+from fedpaq.config import (
+    FedPAQConfig,
+    require_int,
+    require_positive,
+    require_same_shape,
+    round_to_4_digits,
+)
 from fedpaq.errors import ConfigError
 from fedpaq.problems import synthetic_quadratic
 
@@ -212,3 +219,12 @@ def test_an_index_that_fails_is_told_as_no_integer():
     with pytest.raises(TypeError):
         operator.index(Broken())
     assert refusal(make, seed=Broken()).startswith("seed=Broken() is not an integer; choose 0..")
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.floats(1e-12, 1e12))
+def test_rounding_keeps_four_digits_and_happens_once(step_size):
+    assert round_to_4_digits(step_size) == pytest.approx(step_size, rel=5e-4) and round_to_4_digits(
+        round_to_4_digits(step_size)
+    ) == round_to_4_digits(step_size)
+    assert len(Decimal(repr(round_to_4_digits(step_size))).normalize().as_tuple().digits) <= 4

@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import fedpaq
 from fedpaq.cost_model import CostModel
@@ -19,7 +21,7 @@ def test_the_ratio_fixes_the_bandwidth():
     assert model.shift == 1 / model.scale
 
 
-def test_a_bandwidth_is_bits_a_second():
+def test_a_bandwidth_is_bits_per_second():
     assert CostModel(bandwidth=1e6).communication_seconds(5e6, 10) == 5.0
 
 
@@ -51,6 +53,44 @@ def test_accountings_charge_different_bits_for_the_same_payloads(logistic, confi
     assert bits["fixed-width"] == messages * (37 * 2 + 32)
     assert bits["payload"] == 8 * history.final.payload_bytes
     assert bits["elias"] != bits["payload"]
+
+
+def test_expected_computation_is_the_mean_of_the_slowest():
+    model = CostModel(bandwidth=1.0, shift=0.5, scale=2.0)
+    draws = np.random.default_rng(0).exponential(0.5, size=(20_000, 5)).max(axis=1) + 0.5
+    expected = model.expected_computation_seconds(5, gradients=1)
+    assert abs(draws.mean() - expected) < 5 * draws.std() / math.sqrt(20_000)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 1000))
+def test_expected_computation_grows_with_the_clients_and_scales_with_the_gradients(r, gradients):
+    model = CostModel(bandwidth=1.0, shift=0.5, scale=2.0)
+    seconds = model.expected_computation_seconds(r, gradients)
+    assert seconds == pytest.approx(gradients * (0.5 + sum(1 / i for i in range(1, r + 1)) / 2))
+    assert model.expected_computation_seconds(r, 2 * gradients) == pytest.approx(2 * seconds)
+    assert model.expected_computation_seconds(r + 1, gradients) > seconds
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"ratio": 1e308}, r"^ratio=1e\+308, shift=0.5, scale=2.0: .* a float32 upload 1e\+308 s; choose"),
+        ({"ratio": 1e-200}, "a float32 upload 1e-200 s"),
+        ({"bandwidth": 1e-300}, r"a bit 1e\+300 s"),
+        ({"bandwidth": 1.0, "scale": 1e200, "shift": 0.0}, "a gradient takes 1e-200 s"),
+        ({"bandwidth": 1.0, "shift": 1e250}, r"a gradient takes 1e\+250 s"),
+    ],
+)
+def test_times_that_would_overflow_are_refused(values, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        CostModel(**values)
+
+
+@pytest.mark.parametrize("ratio", [1e-100, 1e100])
+def test_the_largest_and_the_least_ratio_give_finite_times(ratio):
+    seconds = CostModel.from_ratio(ratio).communication_seconds(1e18, 1)
+    assert 0 < seconds < math.inf
 
 
 @pytest.mark.parametrize(

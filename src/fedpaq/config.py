@@ -43,6 +43,15 @@ def require_positive(name: str, value: object, *, zero_allowed: bool = False) ->
         raise ConfigError(f"{name}={value} is not allowed; choose a finite number {floor}")
 
 
+def round_to_4_digits(step_size: float) -> float:
+    """Return a tuned step size that is short enough to type, to repeat a run.
+
+    >>> round_to_4_digits(0.0883883)
+    0.08839
+    """
+    return float(f"{step_size:.4g}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class FedPAQConfig:
     """Parameters of one FedPAQ run (the paper's symbol in brackets).

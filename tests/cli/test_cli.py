@@ -125,11 +125,22 @@ REFUSED = {
     ("run", "mnist-logistic", "--gradient-seconds", "nan"): "gradient_seconds=nan",
     ("run", "mnist-logistic", "--num-clients", "0"): "num_clients=0",
     ("run", "mnist-logistic", "--levels", "-1"): "levels=-1",
+    ("run", "mnist-logistic", "--quantizer", "low-precison:1"): "did you mean 'low-precision'?",
+    (
+        "run",
+        "mnist-logistic",
+        "--quantizer",
+        "none",
+        "--levels",
+        "1",
+    ): "'none' and levels=1: give one",
+    ("run", "mnist-logistic", "--quantizer", "none", "--bucket-size", "9"): "bucket_size=9: give one",
+    ("theory", *QUADRATIC, "--quantizer", "low-precision:0"): "levels=0",
     ("run", "mnist-logistic", "--bucket-size", "0"): "bucket_size=0",
     ("run", "mnist-logistic", "--accounting", "elais"): "did you mean 'elias'?",
     ("run", "mnist-logistic", "--executor", "dens"): "did you mean 'dense'?",
     ("run", "mnist-logistic", "--device", "tpu"): "device='tpu'",
-    ("run", "mnist-logistic", "--output", "no/where.json"): "is in no folder that exists",
+    ("run", "mnist-logistic", "--output", "no/where.json"): "needs the folder 'no'; create it first",
     ("run", "mnist-logistic", "--checkpoint", "no/where"): "choose a folder that exists",
     ("run", "mnist-logistic", "--checkpoint", "c", "--checkpoint-every", "0"): "every=0",
     ("run", "mnist-logistic", "--log", "rounds.txt"): "log='rounds.txt' has an unknown form",
@@ -173,7 +184,14 @@ REFUSED = {
     ("plan", *QUADRATIC, "--target-loss", "60", "--ratio", "1", "--from-theory", "--max-clients", "5"): "1..4",
     ("theory", *QUADRATIC, "-t", "0"): "local_steps=0",
     ("theory", *QUADRATIC, "-t", "2", "-T", "7"): "total_steps=7 is not a multiple of local_steps=2",
-    ("theory", *QUADRATIC, "--measure", "2", "--plot", "bound"): "plot='bound' has no known form",
+    (
+        "theory",
+        *QUADRATIC,
+        "--measure",
+        "2",
+        "--plot",
+        "bound",
+    ): "plot='bound' is not a picture; choose",
     ("theory", *QUADRATIC, "--regularization", "-1"): "regularization=-1",
     ("inspect", "nothing.fpq"): "nothing.fpq: No such file or directory",
     ("inspect", "."): "is a directory",
@@ -240,14 +258,14 @@ def test_the_table_of_a_run_holds_the_numbers_of_its_json():
         assert found["rounds"] == 2 and found["config"]["total_steps"] == 10
     smaller = values["FedAvg"]["payload_bytes"] / values["FedPAQ"]["payload_bytes"]
     faster = values["FedAvg"]["seconds"] / values["FedPAQ"]["seconds"]
-    assert f"Uploads {smaller:.0f} times smaller, training {faster:.1f} times faster" in table
+    assert f"FedAvg uploads {smaller:.3g} times as many bytes and takes {faster:.3g} times as long." in table
 
 
 def test_the_table_of_a_plan_holds_the_numbers_of_its_json():
     found = json.loads(quick("plan", "--json").out)
-    pick = next(line for line in quick("plan").out.splitlines() if line.startswith(" pick"))
-    shape = found["pick"]["shape"]
-    assert pick.split()[1:3] == [str(shape["local_steps"]), str(shape["clients_per_round"])]
+    pick = next(line for line in quick("plan").out.splitlines() if line.startswith("pick"))
+    setting = found["pick"]["setting"]
+    assert pick.split()[1:3] == [str(setting["local_steps"]), str(setting["clients_per_round"])]
     assert f"{found['pick']['step_size']:.3g}" in pick
     assert f"{1e3 * found['pick']['seconds']:.3g} ms" in pick
 
@@ -274,10 +292,9 @@ def test_the_tables_of_theory_hold_the_numbers_of_its_json():
 
 def test_the_table_of_a_benchmark_has_a_row_for_each_entry_of_its_json():
     found = json.loads(quick("bench codec", "--json").out)
-    rows = [line for line in quick("bench codec").out.splitlines() if line.startswith("│")]
+    rows = quick("bench codec").out.splitlines()[3:]
     for entry, row in zip(found, rows, strict=True):
-        cells = [cell.strip() for cell in row.strip("│").split("│")]
-        assert cells[:3] == [f"{entry[name]:,}" for name in ("dimension", "levels", "payload_bytes")]
+        assert row.split()[:3] == [f"{entry[name]:,}" for name in ("dimension", "levels", "payload_bytes")]
         assert entry["bits_per_coordinate"] == 8 * entry["payload_bytes"] / entry["dimension"]
 
 
@@ -287,7 +304,7 @@ def test_the_table_of_the_doctor_holds_every_finding_of_its_json():
     for section, values in found.items():
         assert section in table
         for name, value in values.items():
-            assert re.search(rf"│ {re.escape(name)} +│ {re.escape(str(value))} +│", table), name
+            assert re.search(rf"{re.escape(name)} +{re.escape(str(value))}\s", table), name
 
 
 def test_the_doctor_says_where_a_dataset_is_incomplete_instead_of_failing(tmp_path):
@@ -312,4 +329,4 @@ def test_a_payload_s_table_holds_what_its_json_says(tmp_path):
     table = fedpaq_main("inspect", path).out
     for name, value in found.items():
         text = f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else value
-        assert re.search(rf"│ {name.replace('_', ' ')} +│ {re.escape(text)} +│", table), name
+        assert re.search(rf"^{name.replace('_', ' ')} +{re.escape(text)} *$", table, re.MULTILINE), name

@@ -1,4 +1,4 @@
-"""fedpaq inspect and fedpaq bench codec: tables, JSON, and what they refuse."""
+"""fedpaq inspect: its table, JSON, and what it refuses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from codec_cases import arithmetic_message
 from fedpaq import Key, LowPrecision, encode
-from fedpaq.cli import bench
 from fedpaq.cli.inspect import examine, inspect
 from fedpaq.errors import WireFormatError
 from fedpaq.quantizers import QuantizedMessage, RawMessage
@@ -57,18 +56,6 @@ def test_raw_and_empty_messages_are_shown_too():
 def test_a_file_that_is_no_payload_is_refused():
     with pytest.raises(WireFormatError, match="not a fedpaq frame"):
         examine(b"anything else at all")
-
-
-def test_bench_codec_prints_ratios():
-    command = ["codec", "-p", "785", "-p", "3000", "-s", "1", "-s", "0", "--repeats", "1"]
-    result = CliRunner().invoke(bench.app, command, env={"COLUMNS": "80"})
-    assert result.exit_code == 0, result.output
-    assert max(map(len, result.output.splitlines())) <= 80
-    result = CliRunner().invoke(bench.app, [*command, "--json"])
-    rows = json.loads(result.stdout)
-    assert [(row["dimension"], row["levels"]) for row in rows] == [(785, 1), (785, 29), (3000, 1), (3000, 55)]
-    assert all(row["payload_over_entropy"] > 0.9 for row in rows)
-    assert set(bench.COLUMNS) <= rows[0].keys()
 
 
 def test_large_amounts_are_written_out(tmp_path):

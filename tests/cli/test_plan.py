@@ -20,7 +20,7 @@ def test_a_table_recommends_a_configuration_in_human_units():
     result = CliRunner().invoke(app, [*QUICK, "--bandwidth", "100kbit/s"], env={"COLUMNS": "100"})
     assert result.exit_code == 0, result.output
     assert "pick" in result.output and "on average" in result.output
-    assert "a round, each for" in result.output
+    assert "per round, each for" in result.output
 
 
 @pytest.mark.parametrize(("number", "words"), [(1, "1 client"), (2, "2 clients"), (10, "10 clients")])
@@ -36,11 +36,20 @@ def test_json_holds_the_pick():
     assert values["pick"]["low"] <= values["pick"]["seconds"] <= values["pick"]["high"]
 
 
+def test_the_quantizers_to_choose_from_can_be_given():
+    chosen = ["--quantizer", "low-precision:3,bucket_size=8", "--quantizer", "none"]
+    result = CliRunner().invoke(app, [*QUICK, "--ratio", "100", *chosen], env={"COLUMNS": "140"})
+    assert result.exit_code == 0, result.output
+    assert "low-precision:3,bucket_size=8" in result.output
+    result = CliRunner().invoke(app, [*QUICK, "--ratio", "100", "--quantizer", "low-precison:3"])
+    assert "did you mean 'low-precision'" in str(result.exception)
+
+
 def test_the_closed_form_says_how_loose_it_is():
     arguments = ["synthetic-quadratic", "--target-loss", "60", "--ratio", "100", "--from-theory"]
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
-    assert "guarantee" in result.output and "overstate" in result.output
+    assert "guarantee" in result.output and "above the measured error" in result.output
 
 
 @pytest.mark.parametrize(
@@ -54,8 +63,8 @@ def test_the_closed_form_says_how_loose_it_is():
             ["--target-loss", "40", "--ratio", "1", "--max-clients", "60"],
             "max_clients=60 exceeds num_clients=50",
         ),
-        (["--target-loss", "0.001", "--ratio", "1"], "the least training loss"),
-        (["--target-loss", "0.001", "--ratio", "1", "--from-theory"], "is below the least training loss"),
+        (["--target-loss", "0.001", "--ratio", "1"], "the lowest training loss"),
+        (["--target-loss", "0.001", "--ratio", "1", "--from-theory"], "is below the lowest training loss"),
     ],
 )
 def test_bad_input_is_a_clear_message(arguments, message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -25,7 +26,7 @@ def test_the_summary_compares_fedpaq_with_fedavg_within_80_columns():
     result = CliRunner().invoke(app, QUICK, env={"COLUMNS": "80"})
     assert result.exit_code == 0, result.output
     assert "FedPAQ" in result.output and "FedAvg" in result.output
-    assert "times smaller" in result.output
+    assert "times as many bytes" in result.output
     assert max(len(line) for line in result.output.splitlines()) <= 80
 
 
@@ -40,6 +41,37 @@ def test_json_equals_the_library(tmp_path):
     assert values["FedPAQ"]["loss"] == history.final.loss
     assert values["FedPAQ"]["payload_bytes"] == history.final.payload_bytes
     assert fedpaq.History.load(saved).to_json() == history.to_json()
+
+
+@pytest.mark.parametrize(
+    ("short", "text"),
+    [
+        ([], "low-precision:1"),
+        (["--levels", "5"], "low-precision:5"),
+        (["--levels", "5", "--bucket-size", "100"], "low-precision:5,bucket_size=100"),
+        (["--levels", "0"], "none"),
+    ],
+)
+def test_levels_are_short_for_a_quantizer(short, text):
+    one, other = (CliRunner().invoke(app, [*QUICK, "--json", *more]) for more in (short, ["--quantizer", text]))
+    assert one.exit_code == 0 and one.stdout == other.stdout
+    assert set(json.loads(one.stdout)) == ({"FedAvg"} if text == "none" else {"FedPAQ", "FedAvg"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Halved(fedpaq.Identity):
+    """A quantizer from elsewhere, with a name of its own."""
+
+    name = "halved"
+
+
+def test_any_registered_quantizer_is_compared_with_fedavg(monkeypatch):
+    monkeypatch.setitem(fedpaq.quantizers.registry.QUANTIZERS, "halved", Halved)
+    result = CliRunner().invoke(app, [*QUICK, "--quantizer", "halved"], env={"COLUMNS": "80"})
+    assert result.exit_code == 0, result.output
+    rows = [line.split()[0] for line in result.output.splitlines()[3:5]]
+    assert rows == ["halved", "none"]
+    assert "FedAvg uploads 1 times as many bytes and takes 1 times as long." in result.output
 
 
 def test_help_teaches_the_method():

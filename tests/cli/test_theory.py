@@ -51,6 +51,14 @@ def test_measured_runs_are_compared_and_plotted(tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_theorem_whose_conditions_are_not_met_is_silent():
+    arguments = ["synthetic-logistic", "--regularization", "0", "-n", "4", "-r", "2", "-t", "2", "-T", "4"]
+    result = CliRunner().invoke(app, [*arguments, "--measure", "2"], env={"COLUMNS": "120"})
+    assert result.exit_code == 0, result.output
+    assert "as stated: the theorem is silent; its conditions are not met" in result.output
+    assert "as stated: under" not in result.output
+
+
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
@@ -60,6 +68,8 @@ def test_measured_runs_are_compared_and_plotted(tmp_path):
         (["--levels", "1", "--local-steps", "1", "--measure", "2", "--clients-per-round", "1"], "k0="),
         (["-t", str(10**200), "-T", str(10**200)], "local_steps=1000"),
         (["-T", str(5 * 10**60)], "total_steps=5000"),
+        (["-B", str(10**400)], "batch_size=1000"),
+        (["--measure", str(10**200)], "num_seeds=1000"),
     ],
 )
 def test_impossible_requests_are_refused(extra, message):

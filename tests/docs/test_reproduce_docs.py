@@ -10,11 +10,23 @@ import pytest
 from typer.testing import CliRunner
 
 import fedpaq
+from fedpaq import CostModel
 from fedpaq.cli import app
 from fedpaq.experiments import CLAIMS, FIGURES, Curve, judge
+from fedpaq.experiments.curve import ACCOUNTINGS
 from repository import ROOT
+from small_figure import MNIST, planted_mnist
 
 PUBLISHED = ROOT / "docs" / "figures" / "paper"
+
+
+@pytest.fixture(scope="module")
+def script():
+    """scripts/reproduce_docs.py as a module."""
+    spec = importlib.util.spec_from_file_location("reproduce_docs", ROOT / "scripts" / "reproduce_docs.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def published(figure):
@@ -64,10 +76,7 @@ def test_every_claim_has_a_published_verdict_for_each_of_its_figures():
     assert found == {(claim.name, figure) for claim in CLAIMS for figure in claim.figures}
 
 
-def test_the_page_is_generated_from_the_published_results():
-    spec = importlib.util.spec_from_file_location("reproduce_docs", ROOT / "scripts" / "reproduce_docs.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+def test_the_page_is_generated_from_the_published_results(script):
     page = script.PAGE.read_text(encoding="utf-8")
     assert script.filled(page, script.sections()) == page
 
@@ -76,4 +85,48 @@ def test_every_published_figure_has_its_pictures_in_a_few_megabytes():
     for figure in FIGURES:
         for accounting in ("payload", "fixed-width"):
             assert (PUBLISHED / f"{figure}-{accounting}.png").exists()
-    assert sum(path.stat().st_size for path in PUBLISHED.rglob("*") if path.is_file()) < 5.5e6
+    assert sum(path.stat().st_size for path in PUBLISHED.rglob("*") if path.is_file()) < 6e6
+
+
+@pytest.fixture(scope="module")
+def curves():
+    return planted_mnist()
+
+
+@pytest.fixture(scope="module")
+def verdicts(curves):
+    return judge(MNIST, curves)
+
+
+def test_scores_add_up_to_the_number_of_claims(script, verdicts):
+    rows = [row.split("|")[1:-1] for row in script.score(verdicts).splitlines()[2:]]
+    assert len(rows) == len(ACCOUNTINGS)
+    for row, accounting in zip(rows, ACCOUNTINGS, strict=True):
+        counts = [int(cell) for cell in row[1:]]
+        assert sum(counts) == len(verdicts)
+        found = [entry["judged"][accounting]["verdict"] for entry in verdicts]
+        assert counts == [found.count(name) for name in ("holds", "does not hold", "undecided")]
+
+
+def test_the_table_of_verdicts_has_four_cells_for_each_claim(script, verdicts):
+    rows = script.verdict_table(verdicts).splitlines()
+    assert len(rows) == 2 + len(verdicts)
+    for row, entry in zip(rows[2:], verdicts, strict=True):
+        cells = row.split(" | ")
+        assert len(cells) == 4 and entry["criterion"] == cells[1]
+        for cell, accounting in zip(cells[2:], ACCOUNTINGS, strict=True):
+            judged = entry["judged"][accounting]
+            assert f"**{judged['verdict']}**" in cell and script.MARKS[judged["verdict"]] in cell
+            assert ("<br>" in cell) == (judged["decisive"] is not None)
+
+
+def test_the_table_of_curves_says_what_each_reached_and_cost(script, curves):
+    rows = script.curve_table(MNIST, curves).splitlines()[2:]
+    model = CostModel.from_ratio(MNIST.ratio)
+    for row, (setting, curve) in zip(rows, curves.items(), strict=True):
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        assert cells[0] == setting.slug and cells[1] == "0.1"
+        assert cells[2].startswith(f"{curve.loss[:, -1].mean():.4g} ± ")
+        assert cells[3] == ("4,000" if setting.levels is None else "40")  # as planted
+        seconds = [curve.axis("seconds", count, model)[:, -1].mean() for count in ACCOUNTINGS]
+        assert cells[4:] == [f"{value:,.0f}" for value in seconds]

@@ -137,7 +137,7 @@ def test_a_figure_that_was_not_run_says_how_to_run_it(docs_script):
         assert f"Not run yet: `fedpaq reproduce {name}`." in filled
 
 
-def test_publishing_replaces_the_old_folder_and_leaves_the_report_out(docs_script, tmp_path, monkeypatch):
+def test_publishing_replaces_the_old_folder_and_leaves_report_and_pdf_out(docs_script, tmp_path, monkeypatch):
     source, target = tmp_path / "reproduction", tmp_path / "docs" / "paper"
     (source / "curves" / "mnist").mkdir(parents=True)
     (source / "curves" / "mnist" / "a.json").write_text("{}")

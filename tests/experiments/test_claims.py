@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fedpaq.experiments import CLAIMS, FIGURES, evidence, judge
-from small_figure import planted
+from fedpaq.experiments.evidence import Evidence
+from small_figure import MNIST, planted, planted_mnist
 
 ALL = list(FIGURES.values())
 
@@ -59,3 +60,24 @@ def test_claims_about_accuracy_do_not_depend_on_the_count():
     for entry in judged(FIGURES["mnist"], lambda setting: 0.9).values():
         if not entry["needs_time"]:
             assert entry["judged"]["payload"] == entry["judged"]["fixed-width"]
+
+
+@pytest.fixture(scope="module")
+def curves():
+    return planted_mnist()
+
+
+@pytest.fixture(scope="module")
+def verdicts(curves):
+    return judge(MNIST, curves)
+
+
+def test_judging_rounds_numbers_but_not_verdicts(curves, verdicts):
+    by_name = {claim.name: claim for claim in CLAIMS}
+    for entry in verdicts:
+        for accounting, judged in entry["judged"].items():
+            finding = by_name[entry["claim"]].judge(Evidence(MNIST, curves, accounting))
+            assert judged["verdict"] == finding.verdict and len(judged["ratios"]) == len(finding.ratios)
+            for shown, ratio in zip(judged["ratios"], finding.ratios, strict=True):
+                assert shown["value"] == pytest.approx(ratio.value, rel=1e-3)
+                assert len(f"{shown['value']:.10g}".replace(".", "").lstrip("0")) <= 4 or shown["value"] >= 1e4

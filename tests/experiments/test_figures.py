@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import re
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedpaq
 from fedpaq import problems
 from fedpaq.errors import ConfigError
-from fedpaq.experiments import FIGURES, Setting, choose
+from fedpaq.experiments import FIGURES, PaperSetting, choose
 
 ALL = list(FIGURES.values())
 
@@ -26,7 +31,11 @@ def test_the_logistic_figure_fixes_what_section_5_1_fixes():
     assert all((s.local_steps, s.clients_per_round) == (5, 25) for s in figure.panel("levels").curves.values())
     assert all((s.levels, s.local_steps) == (1, 5) for s in figure.panel("clients").curves.values())
     methods = figure.panel("methods").curves
-    assert methods == {"FedPAQ": Setting(1, 50, 2), "FedAvg": Setting(None, 50, 2), "QSGD": Setting(1, 50, 1)}
+    assert methods == {
+        "FedPAQ": PaperSetting(1, 50, 2),
+        "FedAvg": PaperSetting(None, 50, 2),
+        "QSGD": PaperSetting(1, 50, 1),
+    }
 
 
 @pytest.mark.parametrize("figure", ALL[1:], ids=lambda figure: figure.name)
@@ -35,7 +44,11 @@ def test_the_network_figures_fix_what_section_5_2_fixes(figure):
     assert all((s.local_steps, s.clients_per_round) == (2, 25) for s in figure.panel("levels").curves.values())
     assert all((s.levels, s.local_steps) == (1, 2) for s in figure.panel("clients").curves.values())
     methods = figure.panel("methods").curves
-    assert methods == {"FedPAQ": Setting(1, 20, 10), "FedAvg": Setting(None, 20, 10), "QSGD": Setting(1, 50, 1)}
+    assert methods == {
+        "FedPAQ": PaperSetting(1, 20, 10),
+        "FedAvg": PaperSetting(None, 20, 10),
+        "QSGD": PaperSetting(1, 50, 1),
+    }
 
 
 def test_a_setting_shared_by_panels_is_run_once():
@@ -49,3 +62,27 @@ def test_every_figure_names_a_known_problem():
 def test_an_unknown_figure_is_named_with_the_nearest_known_one():
     with pytest.raises(ConfigError, match="did you mean 'cifar100'"):
         choose(["cifar1000"])
+
+
+@pytest.mark.parametrize("names", [["all"], ["all", "mnist"], ["fashion", "all"]])
+def test_all_means_every_figure_once_in_the_paper_s_order(names):
+    assert [figure.name for figure in choose(names)] == list(FIGURES)
+
+
+def test_quantizers_follow_from_the_levels():
+    assert fedpaq.quantizers.parse(PaperSetting(None, 5, 10).quantizer) == fedpaq.Identity()
+    assert fedpaq.quantizers.parse(PaperSetting(7, 5, 10).quantizer) == fedpaq.LowPrecision(7)
+
+
+def test_a_figure_named_twice_is_run_once():
+    assert [figure.name for figure in choose(["mnist", "mnist"])] == ["mnist"]
+    assert choose([]) == []
+
+
+@given(st.sampled_from([1, 2, 5, 10, None]), st.integers(1, 50), st.sampled_from([1, 2, 5, 10, 20, 50, 100]))
+@settings(max_examples=40, deadline=None)
+def test_slugs_tell_settings_apart_and_rounds_times_steps_are_t(levels, clients, steps):
+    setting = PaperSetting(levels, clients, steps)
+    found = re.fullmatch(r"(none|s(\d+))-r(\d+)-tau(\d+)", setting.slug)
+    assert (found[2] and int(found[2]), int(found[3]), int(found[4])) == (levels, clients, steps)
+    assert setting.num_rounds * steps == 100

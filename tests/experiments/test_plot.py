@@ -5,8 +5,11 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from fedpaq.experiments import FIGURES, palette, plot
+from fedpaq.experiments import FIGURES, PaperSetting, plot
+from fedpaq.experiments.plot import loss_range, ticks
 from small_figure import planted
 
 FIGURE = FIGURES["mnist"]
@@ -44,8 +47,32 @@ def brightness(colour):
 
 
 def test_curves_of_a_panel_differ_in_colour_and_marker_at_once():
-    assert len(palette.LOOKS) >= max(len(panel.curves) for panel in FIGURE.panels)
-    for one, other in itertools.combinations(palette.LOOKS, 2):
+    assert len(plot.LOOKS) >= max(len(panel.curves) for panel in FIGURE.panels)
+    for one, other in itertools.combinations(plot.LOOKS, 2):
         assert one.colour != other.colour and one.marker != other.marker
         assert one.plotly_marker != other.plotly_marker
-    assert all(brightness(look.colour) < 0.7 for look in palette.LOOKS)  # visible on white
+    assert all(brightness(look.colour) < 0.7 for look in plot.LOOKS)  # visible on white
+
+
+@given(st.floats(1e-4, 10.0), st.floats(1.02, 1e4))
+@settings(max_examples=50, deadline=None)
+def test_ticks_lie_inside_the_axis_in_order_and_are_few(low, ratio):
+    high = low * ratio
+    found = ticks(low, high)
+    assert all(low * (1 - 1e-9) <= tick <= high * (1 + 1e-9) for tick in found)
+    assert found == sorted(set(found)) and len(found) <= (14 if ratio > 6 else 9)
+    assert len(found) >= (2 if ratio > 6 else 3)  # 1, 2, 5 are at most a factor 2.5 apart
+
+
+@given(st.floats(0.5, 0.99), st.floats(0.0, 0.2))
+@settings(max_examples=25, deadline=None)
+def test_the_loss_axis_holds_every_band_with_a_little_air(factor, noise):
+    pair = [
+        planted(PaperSetting(1, 5, 10), factor, noise=noise),
+        planted(PaperSetting(1, 5, 50), factor, noise=noise),
+    ]
+    low, high = loss_range(pair)
+    lowest = min(float((curve.loss / 2.0)[:, 1:].min()) for curve in pair)
+    highest = max(float((curve.loss / 2.0)[:, 1:].max()) for curve in pair)
+    assert low <= lowest * (1 + 1e-4) and highest * (1 - 1e-4) <= high
+    assert high / low <= (highest / lowest) ** 1.1 * 1.001

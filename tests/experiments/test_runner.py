@@ -9,10 +9,12 @@ import subprocess
 import sys
 import textwrap
 
+import numpy as np
 import pytest
 
-from fedpaq.experiments import CurveStore, run_figure, runner
-from fedpaq.experiments.curve import curve_settings
+from fedpaq.experiments import Output, PaperSetting, run_figure, runner
+from fedpaq.experiments.curve import CurveSettings, curve_settings
+from fedpaq.experiments.runner import expected_gradients
 from repository import TESTS
 from small_figure import SMALL
 
@@ -23,10 +25,10 @@ def contents(folder):
 
 @pytest.fixture(scope="module")
 def whole_run(tmp_path_factory):
-    """The folder of one run without interruption, and the progress it reported."""
+    """The folder of one run without interruption, the progress it reported, and its curves."""
     folder, done = tmp_path_factory.mktemp("one-go"), []
-    run_figure(SMALL, CurveStore(folder), progress=lambda _, gradients: done.append(gradients))
-    return folder, done
+    curves = run_figure(SMALL, Output(folder), progress=lambda _, gradients: done.append(gradients))
+    return folder, done, curves
 
 
 @pytest.fixture
@@ -45,10 +47,10 @@ def test_an_interrupted_run_continues_to_the_same_files(tmp_path, in_one_go, mon
 
     monkeypatch.setattr(runner, "run_curve", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run_figure(SMALL, CurveStore(tmp_path))
+        run_figure(SMALL, Output(tmp_path))
     assert len(contents(tmp_path)) == 1
-    assert CurveStore(tmp_path).figure(SMALL) is None
-    run_figure(SMALL, CurveStore(tmp_path))
+    assert Output(tmp_path).curves(SMALL) is None
+    run_figure(SMALL, Output(tmp_path))
     assert len(calls) == 4  # three curves, the second begun twice, the first not recomputed
     assert contents(tmp_path) == in_one_go
 
@@ -58,9 +60,9 @@ def test_a_run_killed_at_any_moment_continues_to_the_same_files(tmp_path, in_one
         f"""
         import sys; sys.path.insert(0, {str(TESTS)!r})
         from pathlib import Path
-        from fedpaq.experiments import CurveStore, run_figure
+        from fedpaq.experiments import Output, run_figure
         from small_figure import SMALL
-        run_figure(SMALL, CurveStore(Path({str(tmp_path)!r})), progress=lambda *_: print("step", flush=True))
+        run_figure(SMALL, Output(Path({str(tmp_path)!r})), progress=lambda *_: print("step", flush=True))
         """
     )
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
@@ -70,13 +72,13 @@ def test_a_run_killed_at_any_moment_continues_to_the_same_files(tmp_path, in_one
     process.wait()
     process.stdout.close()
     assert contents(tmp_path) != in_one_go
-    run_figure(SMALL, CurveStore(tmp_path))
+    run_figure(SMALL, Output(tmp_path))
     assert contents(tmp_path) == in_one_go
 
 
 def test_a_damaged_curve_is_computed_again(tmp_path, whole_run, in_one_go):
     shutil.copytree(whole_run[0], tmp_path, dirs_exist_ok=True)
-    store = CurveStore(tmp_path)
+    store = Output(tmp_path)
     store.path(SMALL, curve_settings(SMALL)[-1]).write_text("{")
     run_figure(SMALL, store)
     assert contents(tmp_path) == in_one_go
@@ -86,6 +88,25 @@ def test_no_temporary_file_is_left_behind(whole_run):
     assert [path for path in whole_run[0].rglob("*") if path.name.startswith(".")] == []
 
 
+def test_a_curve_just_run_is_the_curve_that_is_read_back(whole_run):
+    folder, _, curves = whole_run
+    stored = Output(folder).curves(SMALL)
+    assert list(stored) == list(curves)
+    for one, other in zip(curves.values(), stored.values(), strict=True):
+        for name in ("loss", "accuracy", "payload_bytes", "computation_seconds"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name), strict=True)
+        for name in ("settings", "tuning", "step_size", "dimension"):
+            assert getattr(one, name) == getattr(other, name)
+
+
 def test_progress_adds_up_to_what_was_announced(whole_run):
     announced = sum(runner.expected_gradients(settings) for settings in curve_settings(SMALL))
     assert announced <= sum(whole_run[1]) <= 1.8 * announced  # more only where a grid had to be widened
+
+
+def test_the_announced_work_is_the_trials_one_by_one():
+    chosen = CurveSettings("p", PaperSetting(1, 5, 10), tuning_seeds=(7, 8, 9), seeds=(0, 1))
+    trials = 3 * 2  # coarse grid on the first two tuning seeds
+    trials += 4 * 3 + 1  # fine grid on all three; the centre only on the one it has not seen
+    trials += 2  # the curve itself
+    assert expected_gradients(chosen) == trials * 100 * 5

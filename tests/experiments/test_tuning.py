@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import fedpaq
-from fedpaq.experiments import CurveSettings, Setting, tuning
+from fedpaq.config import round_to_4_digits
+from fedpaq.experiments import CurveSettings, PaperSetting, tuning
 
 
 @pytest.fixture(scope="module")
@@ -15,8 +18,8 @@ def quadratic():
     return fedpaq.problems.load("synthetic-quadratic", num_clients=50)
 
 
-def settings(**changes):
-    return CurveSettings("synthetic-quadratic", Setting(None, 5, 10), tuning_seeds=(5, 6, 7), **changes)
+def wanted(**changes):
+    return CurveSettings("synthetic-quadratic", PaperSetting(None, 5, 10), tuning_seeds=(5, 6, 7), **changes)
 
 
 def exhaustive(problem, chosen, step_sizes):
@@ -37,17 +40,17 @@ def exhaustive(problem, chosen, step_sizes):
 
 
 def test_the_chosen_step_size_has_the_lowest_area_of_the_fine_grid(quadratic):
-    chosen, losses = tuning.tune(quadratic, settings(), lambda _: None)
+    chosen, losses = tuning.tune(quadratic, wanted(), lambda _: None)
     full = [eta for eta, found in losses.items() if len(found) == 3]
     assert len(full) == 5
-    areas = exhaustive(quadratic, settings(), full)
+    areas = exhaustive(quadratic, wanted(), full)
     assert chosen == min(areas, key=areas.get)
     for eta in full:
         assert tuning.mean_loss(losses[eta]) == pytest.approx(areas[eta], rel=1e-4)
 
 
 def test_the_coarse_grid_is_widened_until_its_best_lies_inside(quadratic):
-    _, losses = tuning.tune(quadratic, settings(coarse=(1e-7, 4e-7)), lambda _: None)
+    _, losses = tuning.tune(quadratic, wanted(coarse=(1e-7, 4e-7)), lambda _: None)
     coarse = {eta: found[:2] for eta, found in losses.items() if eta in (1e-7, 4e-7) or len(found) == 2}
     best = tuning.best({eta: found for eta, found in losses.items() if len(found) == 3})
     assert best > 1e-4 and max(losses) > best
@@ -67,4 +70,38 @@ def test_tuning_seeds_are_never_the_curves_own():
 
 
 def test_step_sizes_can_be_typed():
-    assert tuning.tidy(0.0625 * 2**0.5) == 0.08839
+    assert round_to_4_digits(0.0625 * 2**0.5) == 0.08839
+
+
+losses = st.lists(st.one_of(st.none(), st.floats(0.0, 10.0)), min_size=1, max_size=3)
+
+
+@given(st.dictionaries(st.sampled_from([0.01, 0.02, 0.04, 0.08]), losses, min_size=1))
+@settings(max_examples=50, deadline=None)
+def test_the_best_step_size_is_the_smallest_of_those_with_the_least_mean(found):
+    means = {eta: math.inf if None in tried else sum(tried) / len(tried) for eta, tried in found.items()}
+    least = min(means.values())
+    assert tuning.best(found) == min(eta for eta, mean in means.items() if mean == least)
+
+
+@pytest.mark.parametrize(
+    ("tried", "wider"),
+    [
+        ({1.0: [3.0], 4.0: [2.0], 16.0: [3.0]}, None),
+        ({1.0: [1.0], 4.0: [2.0], 16.0: [3.0]}, 0.25),
+        ({1.0: [3.0], 4.0: [2.0], 16.0: [1.0]}, 64.0),
+        ({1.0: [None], 4.0: [None], 16.0: [None]}, 0.25),
+        ({1.0: [2.0], 4.0: [None], 16.0: [None]}, 0.25),
+        ({4.0**-6: [1.0], 1.0: [2.0], 4.0: [2.0]}, None),  # as wide as a grid gets
+        ({1.0: [2.0], 4.0: [2.0], 16.0 * 4.0**6: [1.0]}, None),
+    ],
+)
+def test_a_grid_grows_at_the_end_where_its_best_lies(tried, wider):
+    assert tuning._wider(tried, (1.0, 4.0, 16.0)) == wider
+
+
+@given(st.floats(1e-8, 1e8))
+@settings(max_examples=50, deadline=None)
+def test_a_rounded_step_size_stays_and_is_right_to_half_a_thousandth(eta):
+    once = round_to_4_digits(eta)
+    assert round_to_4_digits(once) == once and once == pytest.approx(eta, rel=5.1e-4)

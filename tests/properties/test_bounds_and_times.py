@@ -191,7 +191,7 @@ REFUSED = {
     ),
     "a scale beyond doubles": (
         {"ratio": 1.0, "scale": 5e-324},
-        "make times that no double holds; choose milder",
+        "a gradient takes inf s and a float32 upload inf s; choose values that keep both within",
     ),
 }
 

@@ -17,6 +17,20 @@ def test_a_batch_divides_the_gradient_variance():
     assert one.with_batch(1) == one
 
 
+def test_a_batch_beyond_doubles_is_refused():
+    with pytest.raises(ConfigError, match="batch_size=1000"):
+        Assumptions(smoothness=1.0, gradient_variance=30.0).with_batch(10**400)
+
+
+def test_extreme_constants_give_finite_bounds():
+    """Every power in the bounds stays a double, and k0 an integer."""
+    extreme = Assumptions(smoothness=1e20, strong_convexity=1e-20, gradient_variance=1e20, variance_bound=1e20)
+    bound = StronglyConvexBound(
+        assumptions=extreme, num_clients=2**32, clients_per_round=1, local_steps=2**53, loss_scale=1e-20
+    )
+    assert math.isfinite(bound.at(2 * bound.first_round, initial_error=1e20))
+
+
 def test_a_full_pass_has_no_gradient_noise():
     assert Assumptions(smoothness=1.0, gradient_variance=30.0).with_batch(None).gradient_variance == 0.0
 
@@ -33,6 +47,9 @@ def test_condition_number_is_infinite_without_strong_convexity():
         ({"variance_bound": math.nan}, "variance_bound=nan"),
         ({"strong_convexity": 3.0}, "strong_convexity=3.0 exceeds smoothness=2.0"),
         ({"strong_convexity": 0.0}, "strong_convexity=0.0"),
+        ({"smoothness": 1e200}, r"smoothness=1e\+200 is out of range; choose 1e-20..1e\+20"),
+        ({"strong_convexity": 1e-90}, "strong_convexity=1e-90 is out of range"),
+        ({"gradient_variance": 1e-90}, "gradient_variance=1e-90 is out of range"),
     ],
 )
 def test_impossible_constants_are_refused(values, message):

@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def _refuse(message: str) -> int:
-    """Print what is wrong, if it is not said yet; called while the error is handled."""
+    """Print what is wrong, unless that has been said; called while the error is handled."""
     if _options["debug"]:
         raise
     if message:

@@ -2,72 +2,68 @@
 
 from __future__ import annotations
 
-import json as json_module
 import statistics
 import time
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from fedpaq.cli.options import AsJson
+from fedpaq.cli.printing import show, table
 
 app = typer.Typer(help="Measure fedpaq on this machine.\n\nExample: fedpaq bench codec", no_args_is_help=True)
 SIZES = (785, 92_027, 1_000_000, 4_000_000)
+COLUMNS = {
+    ">p": "dimension",
+    ">s": "levels",
+    ">payload B": "payload_bytes",
+    ">/ entropy": "payload_over_entropy",
+    ">bits / p": "bits_per_coordinate",
+    ">encode": "quantize_and_encode_over_memcpy",
+    ">decode": "decode_to_float32_over_memcpy",
+    ">add up": "accumulate_over_memcpy",
+}
 
 
 @app.callback()
 def _bench() -> None:
-    """Keep ``codec`` a word of its own while it is the only benchmark."""
+    """Keep ``codec`` a word of its own as long as it is the only benchmark."""
 
 
 @app.command("codec")
 def bench_codec(
     dimensions: Annotated[
-        list[int] | None, typer.Option("--dimension", "-p", help="Coordinates; repeatable.", min=1)
+        list[int] | None, typer.Option("--dimension", "-p", help="Coordinates of an update; repeatable.", min=1)
     ] = None,
     levels: Annotated[
         list[int] | None,
-        typer.Option("--levels", "-s", help="Levels; repeatable; 0: ceil(sqrt(dimension)).", min=0, max=32767),
+        typer.Option(
+            "--levels",
+            "-s",
+            help="Quantization levels; 0 stands for ceil(sqrt(dimension)); repeatable.",
+            min=0,
+            max=32767,
+        ),
     ] = None,
-    repeats: Annotated[int, typer.Option(help="Timings of each, of which the median counts.", min=1)] = 7,
+    repeats: Annotated[int, typer.Option(help="Timings per row; the median is shown.", min=1)] = 7,
     json: AsJson = False,
 ) -> None:
-    """Print payload size against the entropy, and speed against memcpy, on Gaussian updates.
+    """Compare payload sizes with the entropy, and speeds with memcpy, on Gaussian updates.
 
-    Times are ratios to np.copyto of the same float32 vector on one core: 0.1 is a tenth of its speed.
-    Below a million coordinates memcpy runs in cache.
+    Speeds are relative to np.copyto of the same float32 vector on one core: 0.1 is a tenth of its
+    speed. Below a million coordinates memcpy runs in cache.
 
     Example: fedpaq bench codec -p 1000000 -s 1 -s 0
     """
     rows = [measure(p, s, repeats) for p in dimensions or SIZES for s in levels or (1, 10, 0)]
-    if json:
-        typer.echo(json_module.dumps(rows, indent=1))
-        return
-    table = Table(title="payloads of Gaussian updates; speed relative to memcpy")
-    for heading in ("p", "s", "payload B", "/ entropy", "bits / p", "encode", "decode", "add up"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(*(_text(row[name]) for name in COLUMNS))
-    Console().print(table)
-
-
-COLUMNS = (
-    "dimension",
-    "levels",
-    "payload_bytes",
-    "payload_over_entropy",
-    "bits_per_coordinate",
-    "quantize_and_encode_over_memcpy",
-    "decode_to_float32_over_memcpy",
-    "accumulate_over_memcpy",
-)
+    cells = ([_text(row[name]) for name in COLUMNS.values()] for row in rows)
+    title = "Payloads of Gaussian updates; speed relative to memcpy"
+    show(rows, json, lambda: [table(COLUMNS, cells, title=title)])
 
 
 def measure(dimension: int, levels: int, repeats: int) -> dict[str, Any]:
-    """Measure one Gaussian update; check first that it survives the wire."""
+    """Measure one Gaussian update, after a check that its payload decodes to the same message."""
     import math
 
     import numpy as np

@@ -1,17 +1,19 @@
-"""``fedpaq data``: which datasets there are, where they are found, fetching and checking them.
+"""``fedpaq data``: list the datasets, say where they are, fetch and check them.
 
 ``fedpaq.problems`` is imported inside the commands: it brings torch, which ``--help`` can do without.
 """
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedpaq.cli.options import AsJson, DataDir
+from fedpaq.cli.printing import line, show, table
+from fedpaq.cli.units import format_bytes
 from fedpaq.errors import DatasetError
 
 if TYPE_CHECKING:
@@ -24,7 +26,6 @@ app = typer.Typer(
     "\n\nExample: fedpaq data list",
     no_args_is_help=True,
 )
-Names = Annotated[list[str] | None, typer.Argument(metavar="DATASET", help="Default: all of them.")]
 
 
 @app.command("list")
@@ -43,33 +44,29 @@ def list_datasets(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     problems = [
         {"name": name, "dataset": named.dataset, "summary": named.summary} for name, named in PROBLEMS.items()
     ]
-    if as_json:
-        typer.echo(json.dumps({"datasets": datasets, "problems": problems}, indent=2))
-        return
-    _print_table(
-        ["dataset", "download", "licence", "found"],
-        [
-            [row["name"], f"{row['download_bytes'] / 1e6:.0f} MB", row["licence"], _where(row)]
-            for row in datasets
-        ],
-    )
-    _print_folders(data_dir)
-    _print_table(
-        ["problem", "dataset", "what it is"],
-        [[row["name"], row["dataset"] or "none needed", row["summary"]] for row in problems],
-    )
+
+    def tables() -> Iterator[Any]:
+        rows = [
+            [row["name"], format_bytes(row["download_bytes"]), row["licence"], _where(row)] for row in datasets
+        ]
+        yield table(["dataset", ">download", "licence", "found"], rows)
+        yield from _folders(data_dir)
+        rows = [[row["name"], row["dataset"] or "none needed", row["summary"]] for row in problems]
+        yield table(["problem", "dataset", "what it is"], rows)
+
+    show({"datasets": datasets, "problems": problems}, as_json, tables)
 
 
 @app.command()
 def get(
-    names: Annotated[list[str], typer.Argument(metavar="DATASET", help="Which datasets.")],
+    names: Annotated[list[str], typer.Argument(metavar="DATASET")],
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Download datasets from their official addresses, verified by SHA-256.
 
-    They go to the folder --data-dir or FEDPAQ_DATA names, else to the cache. What is there and
-    intact is not fetched again.
+    They go to the folder that --data-dir or FEDPAQ_DATA names, else to the cache. Files that are
+    there and intact are not fetched again.
 
     Example: fedpaq data get mnist cifar10
     """
@@ -80,17 +77,20 @@ def get(
     for dataset in [spec(name) for name in names]:
         folder = download(dataset, (data_dir or default_cache()) / dataset.name)
         rows.append({"name": dataset.name, "folder": str(folder), "bytes": dataset.num_bytes})
-    if as_json:
-        typer.echo(json.dumps(rows, indent=2))
-        return
-    _print_table(["dataset", "verified in"], [[row["name"], row["folder"]] for row in rows])
+    verified = ([row["name"], row["folder"]] for row in rows)
+    show(rows, as_json, lambda: [table(["dataset", "verified in"], verified)])
 
 
 @app.command()
-def check(names: Names = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+def check(
+    names: Annotated[list[str] | None, typer.Argument(metavar="DATASET")] = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
     """Read datasets in full and verify formats, shapes, labels and, where published, checksums.
 
-    Exits with 1 if one is damaged, or was named but not found.
+    Without a DATASET all of them are checked. Exits with code 1 if a dataset is damaged, or was
+    named but not found.
 
     Example: fedpaq data check mnist --data-dir DIR
     """
@@ -101,19 +101,12 @@ def check(names: Names = None, data_dir: DataDir = None, as_json: AsJson = False
         require_folder(data_dir)
     rows = [_checked(dataset, data_dir) for dataset in [spec(name) for name in names or DATASETS]]
     bad = [row for row in rows if row["status"] == "damaged" or (names and row["status"] == "not found")]
-    if as_json:
-        typer.echo(json.dumps(rows, indent=2))
-    else:
-        _print_table(
-            ["dataset", "status", "train", "test", "checksum", "found"],
-            [
-                [row["name"], row["status"], row["train"], row["test"], row["checksum"], _where(row)]
-                for row in rows
-            ],
-        )
-        _print_folders(data_dir)
-        for row in bad:
-            typer.echo(f"{row['name']}: {row['error']}", err=True)
+    headings = ("dataset", "status", ">train", ">test", "checksum", "found")
+    keys = ("name", "status", "train", "test", "checksum")
+    cells = ([*(row[key] for key in keys), _where(row)] for row in rows)
+    show(rows, as_json, lambda: [table(headings, cells), *_folders(data_dir)])
+    for row in bad if not as_json else ():
+        typer.echo(f"{row['name']}: {row['error']}", err=True)
     if bad:
         raise typer.Exit(1)
 
@@ -157,7 +150,7 @@ def _checked(dataset: DatasetSpec, data_dir: Path | None) -> dict[str, Any]:
 
 
 def _checksum(dataset: DatasetSpec, source: Source) -> str | None:
-    """Say whether the files are those published, byte for byte; None where that cannot be known."""
+    """Say whether the files are the published ones, byte for byte; None where that cannot be known."""
     from fedpaq.problems.datasets.download import is_intact
 
     folder = source.path if source.path.is_dir() else source.path.parent
@@ -178,20 +171,8 @@ def _where(row: dict[str, Any]) -> str:
     return f"{row['place']}: {Path(row['path']).name}"
 
 
-def _print_folders(data_dir: Path | None) -> None:
+def _folders(data_dir: Path | None) -> Iterator[Any]:
     from fedpaq.problems.datasets.download import default_cache
 
-    typer.echo(f"data folder: {data_dir or 'none (name one with --data-dir or FEDPAQ_DATA)'}")
-    typer.echo(f"cache: {default_cache()}\n")
-
-
-def _print_table(columns: list[str], rows: list[list[Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for column in table.columns:
-        column.overflow = "fold"
-    for row in rows:
-        table.add_row(*("-" if value is None else str(value) for value in row))
-    Console().print(table)
+    yield line(f"data folder: {data_dir or 'none (name one with --data-dir or FEDPAQ_DATA)'}")
+    yield line(f"cache: {default_cache()}")

@@ -4,41 +4,26 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import json as json_module
 import os
 import platform
 from pathlib import Path
 from typing import Any
 
-import typer
-from rich.console import Console
-from rich.table import Table
-
 from fedpaq.cli.options import AsJson, DataDir
+from fedpaq.cli.printing import grouped, show
 from fedpaq.errors import DatasetError
 
 PACKAGES = ("fedpaq", "numpy", "torch", "numba", "scipy", "matplotlib", "plotly", "flwr", "triton")
 
 
-def doctor(
-    data_dir: DataDir = None,
-    json: AsJson = False,
-) -> None:
+def doctor(data_dir: DataDir = None, json: AsJson = False) -> None:
     """Report versions, devices, compiled kernels and the datasets found.
 
     Example: fedpaq doctor --json
     """
     report = examine(data_dir)
-    if json:
-        typer.echo(json_module.dumps(report, indent=1))
-        return
-    table = Table(title="fedpaq doctor", show_header=False)
-    for section, values in report.items():
-        for name, value in values.items():
-            table.add_row(section, name, str(value))
-            section = ""
-        table.add_section()
-    Console().print(table)
+    rows = ((section, *found) for section, values in report.items() for found in values.items())
+    show(report, json, lambda: [grouped(("", "", ""), rows)])
 
 
 def examine(data_dir: Path | None) -> dict[str, dict[str, Any]]:
@@ -73,7 +58,7 @@ def _devices() -> dict[str, str]:
 
 
 def _kernels() -> dict[str, str]:
-    """Compile or load every kernel, and say what stands in where one is missing."""
+    """Compile or load every kernel, and say what replaces a missing one."""
     from fedpaq.kernels import numba as compiled
 
     names = sorted(path.stem for path in Path(compiled.__file__).parent.glob("[a-z]*.py"))

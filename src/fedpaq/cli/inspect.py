@@ -1,34 +1,29 @@
-"""``fedpaq inspect``: what a payload says, and how close it comes to its entropy."""
+"""``fedpaq inspect``: what a payload holds, and how close its size is to its entropy."""
 
 from __future__ import annotations
 
-import json as json_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from fedpaq.cli.options import AsJson
+from fedpaq.cli.printing import show, table
 
 
 def inspect(
-    file: Annotated[Path, typer.Argument(help="A payload, as fedpaq.encode wrote it.", dir_okay=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE", dir_okay=False)],
     json: AsJson = False,
 ) -> None:
     """Show a payload's header, density, bits per coordinate and entropy.
 
+    FILE holds the bytes that fedpaq.encode returned.
+
     Example: fedpaq inspect update.fpq --json
     """
     report = examine(file.read_bytes())
-    if json:
-        typer.echo(json_module.dumps(report, indent=1))
-        return
-    table = Table(title=f"payload {file.name}", show_header=False)
-    for name, value in report.items():
-        table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else _text(value))
-    Console().print(table)
+    rows = ((name.replace("_", " "), _text(value)) for name, value in report.items())
+    show(report, json, lambda: [table(("", ""), rows, title=f"payload {file.name}")])
 
 
 def examine(payload: bytes) -> dict[str, Any]:
@@ -48,8 +43,6 @@ def examine(payload: bytes) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    if value is None:
-        return "-"
     if isinstance(value, float):
         return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
-    return str(value)
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

@@ -13,20 +13,20 @@ TERMINATED = 128 + signal.SIGTERM
 
 
 @contextmanager
-def orderly_end(advice: str = "", speaks: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Let the block unwind on either signal (locks released, files whole), then say how to go on.
+def orderly_end(advice: str = "", reports: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Let the block unwind on either signal (locks released, files whole), then say how to continue.
 
-    Of several processes that end together only the one whose ``speaks()`` is true says so.
+    Of several processes that end together only the one whose ``reports()`` is true says so.
     """
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
     except KeyboardInterrupt:
-        _leave("interrupted", INTERRUPTED, advice, speaks)
+        _leave("interrupted", INTERRUPTED, advice, reports)
     except SystemExit as end:
         if end.code != TERMINATED:
             raise
-        _leave("terminated", TERMINATED, advice, speaks)
+        _leave("terminated", TERMINATED, advice, reports)
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -35,7 +35,7 @@ def _terminate(number: int, frame: object) -> NoReturn:
     raise SystemExit(TERMINATED)
 
 
-def _leave(what: str, code: int, advice: str, speaks: Callable[[], bool]) -> NoReturn:
-    if speaks():
+def _leave(what: str, code: int, advice: str, reports: Callable[[], bool]) -> NoReturn:
+    if reports():
         print(f"fedpaq: {what}{'; ' if advice else ''}{advice}", file=sys.stderr)
     raise SystemExit(code) from None

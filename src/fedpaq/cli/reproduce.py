@@ -2,45 +2,45 @@
 
 from __future__ import annotations
 
-import json as json_module
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from fedpaq.cli.options import AsJson, DataDir
+from fedpaq.cli.printing import grouped, line, show
+from fedpaq.cli.progress import progress_bar
 from fedpaq.errors import DatasetError
 
 if TYPE_CHECKING:
-    from fedpaq.experiments import Figure, Output, Setting
+    from fedpaq.experiments import Figure, Output, PaperSetting
 
 COLOURS = {"holds": "green", "does not hold": "red", "undecided": "yellow"}
 
 
 def reproduce(
-    figures: Annotated[
-        list[str] | None,
-        typer.Argument(help="mnist, cifar10-92k, cifar10-248k, cifar100, fashion, or all; default: mnist."),
-    ] = None,
+    figures: Annotated[list[str] | None, typer.Argument(metavar="FIGURE")] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for curves, plots and report; resumed if it exists.")
+        Path,
+        typer.Option("--output", "-o", help="Folder of curves, plots and report; continued if it exists."),
     ] = Path("reproduction"),
     data_dir: DataDir = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the verdicts.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress, only the verdicts.")] = False,
     json: AsJson = False,
 ) -> None:
     """Run the figures of the paper on the real data and judge its claims.
 
+    A FIGURE is mnist (the default), cifar10-92k, cifar10-248k, cifar100, fashion or all.
+
     Each curve's step size is tuned on seeds of its own, then five other seeds are run. Curves that
     are in the output folder already are not run again, so an interrupted run continues. Every
     empirical sentence of the paper is judged by a criterion fixed in advance, under two counts of
-    the uploaded bits: the real payload, and the paper's fixed-width count. The MNIST figure needs
-    no download and takes about a minute; all five take about half an hour on two cores.
+    the uploaded bits: the real payload, and a fixed width per coordinate, which is our reading of
+    the paper (it gives no formula). The MNIST figure needs no download and takes about a minute;
+    all five take about half an hour on two cores.
 
     Example: fedpaq reproduce mnist
     """
@@ -49,18 +49,14 @@ def reproduce(
     chosen = choose(figures or ["mnist"])
     folder = Output(output)
     is_new = not output.exists()
-    output.mkdir(parents=True, exist_ok=True)  # told now if it cannot be, not after the first curve
+    output.mkdir(parents=True, exist_ok=True)  # fails now, not after the first curve
     missing = _run_all(chosen, folder, data_dir, quiet or json)
     for problem in missing:
         typer.echo(f"fedpaq: error: {problem}", err=True)
     if len(missing) < len(chosen):
         names = {figure.name for figure in chosen}
         verdicts = [entry for entry in folder.save_summary() if entry["figure"] in names]
-        if json:
-            typer.echo(json_module.dumps({"report": str(folder.report), "verdicts": verdicts}, indent=1))
-        else:
-            _print(verdicts)
-            typer.echo(f"report: {folder.report}")
+        show({"report": str(folder.report), "verdicts": verdicts}, json, lambda: _tables(verdicts, folder))
     elif is_new:
         output.rmdir()  # nothing was run: nothing is left behind
     if missing:
@@ -72,83 +68,63 @@ def _run_all(chosen: list[Figure], folder: Output, data_dir: Path | None, quiet:
     from fedpaq.experiments import run_figure
 
     missing = []
-    console = Console(stderr=True)
-    with _progress(console, quiet) as bar:
-        total = bar.add_task("", total=sum(_work(figure, folder) for figure in chosen))
+    work = {figure.name: _work(figure, folder) for figure in chosen}
+    with progress_bar("", sum(work.values()), quiet=quiet) as update:
         for figure in chosen:
-            bar.update(total, description=figure.name)
+            update(description=figure.name)
             try:
-                curves = run_figure(
-                    figure, folder.store, data_dir=data_dir, progress=_shown(bar, total, figure, console, quiet)
-                )
+                curves = run_figure(figure, folder, data_dir=data_dir, progress=_shown(update, figure, quiet))
             except DatasetError as error:
                 missing.append(f"{figure.name} was not run: {error}")
-                bar.update(total, total=(bar.tasks[0].total or 0) - _work(figure, folder))
+                del work[figure.name]
+                update(total=sum(work.values()))
                 continue
             folder.save_plots(figure, curves)
     return missing
 
 
-def _progress(console: Console, quiet: bool) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        TaskProgressColumn(),
-        TextColumn("left:"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        speed_estimate_period=300,  # curves differ in cost: a short memory would make the estimate jump
-        disable=quiet or not console.is_terminal,
-    )
-
-
-def _shown(
-    bar: Progress, task: Any, figure: Figure, console: Console, quiet: bool
-) -> Callable[[Setting, int], None]:
-    """Return the callback that moves the bar; where no bar can be shown, name each curve begun."""
+def _shown(update: Callable[..., None], figure: Figure, quiet: bool) -> Callable[[PaperSetting, int], None]:
+    """Return the callback that moves the bar; where no bar can be shown, it names each curve as it begins."""
     begun: set[str] = set()
 
-    def advance(setting: Setting, gradients: int) -> None:
-        bar.update(task, description=f"{figure.name}: {setting.slug}", advance=gradients * _weight(figure))
-        if setting.slug not in begun and not quiet and not console.is_terminal:
-            console.print(f"{figure.name}: {setting.slug}", highlight=False)
-        begun.add(setting.slug)
+    def advance(setting: PaperSetting, gradients: int) -> None:
+        name = f"{figure.name}: {setting.slug}"
+        update(description=name, advance=gradients * _weight(figure))
+        if name not in begun and not quiet and not sys.stderr.isatty():
+            print(name, file=sys.stderr)
+        begun.add(name)
 
     return advance
 
 
 def _work(figure: Figure, folder: Output) -> float:
-    """Return how much of the figure is still to do, in gradients times their cost."""
+    """Return how much work the figure still needs: gradients times their cost."""
     from fedpaq.experiments.curve import curve_settings
     from fedpaq.experiments.runner import expected_gradients
 
     return _weight(figure) * sum(
         expected_gradients(settings)
         for settings in curve_settings(figure)
-        if not os.path.exists(folder.store.path(figure, settings))
+        if not os.path.exists(folder.path(figure, settings))
     )
 
 
 def _weight(figure: Figure) -> float:
-    """Return the cost of a gradient relative to the other figures: the number of parameters, about."""
+    """Return the cost of a gradient relative to the other figures, about its number of parameters."""
     return {"mnist": 5e3, "cifar10-248k": 2.5e5, "cifar100": 3.2e5}.get(figure.name, 1e5)
 
 
-def _print(verdicts: list[dict[str, Any]]) -> None:
-    table = Table(title="The paper's claims, judged", caption="ratio that decided, with its 95 % interval")
-    for column in ("figure", "claim", "real payload", "fixed width"):
-        table.add_column(column, overflow="fold")
-    previous = ""
-    for entry in verdicts:
-        if entry["figure"] != previous and previous:
-            table.add_section()
-        name = entry["figure"] if entry["figure"] != previous else ""
-        previous = entry["figure"]
-        table.add_row(
-            name, entry["claim"].replace("-", " "), *(_cell(judged) for judged in entry["judged"].values())
-        )
-    Console().print(table)
+def _tables(verdicts: list[dict[str, Any]], folder: Output) -> Iterator[Any]:
+    yield grouped(
+        ("figure", "claim", "real payload", "fixed width"),
+        [
+            (entry["figure"], entry["claim"].replace("-", " "), *map(_cell, entry["judged"].values()))
+            for entry in verdicts
+        ],
+        title="The paper's claims, judged",
+    )
+    yield "[dim]Below a verdict: the ratio that decided it, with its 95 % interval.[/dim]"
+    yield line(f"report: {folder.report}")
 
 
 def _cell(judged: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ _BANDWIDTH = re.compile(r"^\s*([0-9.eE+-]+)\s*([kKmMgG]?)\s*(bit|b|bps|B|byte|by
 
 
 def parse_bandwidth(text: str) -> float:
-    """Return bits a second from ``1Mbit/s``, ``500 kbit/s``, ``2MB/s`` (8 bits a byte) or a plain number.
+    """Return bits per second from ``1Mbit/s``, ``500 kbit/s``, ``2MB/s`` (8 bits per byte) or a plain number.
 
     >>> parse_bandwidth("1Mbit/s"), parse_bandwidth("2 MB/s"), parse_bandwidth("5e5")
     (1000000.0, 16000000.0, 500000.0)
@@ -39,7 +39,7 @@ def format_bytes(count: float) -> str:
     """
     for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if count >= 0.9995 * size:  # rounds to 1 of this unit, not to 1000 of the one below
-            return f"{_three_digits(count / size)} {unit}"
+            return f"{three_digits(count / size)} {unit}"
     return f"{count:.0f} B"
 
 
@@ -51,10 +51,10 @@ def format_seconds(seconds: float) -> str:
     """
     for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min"), (1.0, "s")):
         if seconds >= 0.9995 * size:
-            return f"{_three_digits(seconds / size)} {unit}"
-    return f"{_three_digits(seconds * 1e3)} ms"
+            return f"{three_digits(seconds / size)} {unit}"
+    return f"{three_digits(seconds * 1e3)} ms"
 
 
-def _three_digits(value: float) -> str:
-    """Return at least three digits and no exponent where there are more."""
+def three_digits(value: float) -> str:
+    """Return a number with three digits, or all digits of a larger one: never an exponent."""
     return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"

@@ -2,12 +2,11 @@
 
 from fedpaq.experiments.claims import CLAIMS, Claim, judge
 from fedpaq.experiments.curve import Curve, CurveSettings
-from fedpaq.experiments.figures import FIGURES, Figure, Panel, Setting, choose
+from fedpaq.experiments.figures import FIGURES, Figure, Panel, PaperSetting, choose
 from fedpaq.experiments.output import Output
 from fedpaq.experiments.plot import save_plots
 from fedpaq.experiments.report import save_report
 from fedpaq.experiments.runner import run_curve, run_figure
-from fedpaq.experiments.store import CurveStore
 
 __all__ = [
     "CLAIMS",
@@ -15,11 +14,10 @@ __all__ = [
     "Claim",
     "Curve",
     "CurveSettings",
-    "CurveStore",
     "Figure",
     "Output",
     "Panel",
-    "Setting",
+    "PaperSetting",
     "choose",
     "judge",
     "run_curve",

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fedpaq.experiments import evidence
-from fedpaq.experiments.curve import ACCOUNTINGS
-from fedpaq.experiments.evidence import Curves, Evidence
+from fedpaq.experiments.curve import ACCOUNTINGS, Curves
+from fedpaq.experiments.evidence import Evidence
 from fedpaq.experiments.figures import FIGURES, Figure
 from fedpaq.experiments.judging import Finding, Ratio
 
@@ -23,7 +23,7 @@ SUPPLEMENT = ("cifar10-248k", "cifar100", "fashion")
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, where it stands, the figures it is about, and how it is judged."""
+    """A sentence of the paper, its place, the figures it is about, and how it is judged."""
 
     name: str
     where: str

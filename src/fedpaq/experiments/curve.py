@@ -2,12 +2,14 @@
 
 A run keeps, per round, the loss, the bytes really uploaded and the seconds of computation. Modelled
 time under either count of bits is  computation + bits / bandwidth,  so one run serves them all.
+Numbers have six digits, on the disk and in memory: a curve read back is the curve that was run.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +19,7 @@ import numpy.typing as npt
 from fedpaq import __version__, codec
 from fedpaq.cost_model import CostModel
 from fedpaq.errors import ConfigError, unknown_name
-from fedpaq.experiments.figures import BATCH_SIZE, NUM_CLIENTS, TOTAL_STEPS, Figure, Setting
+from fedpaq.experiments.figures import BATCH_SIZE, NUM_CLIENTS, TOTAL_STEPS, Figure, PaperSetting
 
 Float64 = npt.NDArray[np.float64]
 FORMAT = "fedpaq-curve-1"
@@ -36,7 +38,7 @@ class CurveSettings:
     """Everything a curve depends on; two equal ones give equal curves."""
 
     problem: str
-    setting: Setting
+    setting: PaperSetting
     seeds: tuple[int, ...] = SEEDS
     tuning_seeds: tuple[int, ...] = TUNING_SEEDS
     coarse_seeds: int = 2  # of the tuning seeds, the first that the coarse grid runs on
@@ -108,7 +110,7 @@ class Curve:
         return np.asarray(self.computation_seconds + bits / cost_model.bandwidth_for(self.dimension))
 
     def to_json(self) -> str:
-        """Return the curve as JSON: one line a run, numbers to six digits."""
+        """Return the curve as JSON, one line per run."""
         values: dict[str, Any] = {
             "format": FORMAT,
             "key": self.settings.key,
@@ -125,10 +127,10 @@ class Curve:
             json.dumps(
                 {
                     "seed": seed,
-                    "loss": rounded(self.loss[row]),
-                    "accuracy": rounded(self.accuracy[row]),
+                    "loss": self.loss[row].tolist(),
+                    "accuracy": self.accuracy[row].tolist(),
                     "payload_bytes": self.payload_bytes[row].tolist(),
-                    "computation_seconds": rounded(self.computation_seconds[row]),
+                    "computation_seconds": self.computation_seconds[row].tolist(),
                 },
                 allow_nan=False,
             )
@@ -156,11 +158,14 @@ class Curve:
             raise ConfigError(f"not a curve in the form {FORMAT!r}: {error}") from error
 
 
+Curves = Mapping[PaperSetting, Curve]
+
+
 def _settings(values: dict[str, Any]) -> CurveSettings:
     plain: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
     }
-    plain["setting"] = Setting(**values["setting"])
+    plain["setting"] = PaperSetting(**values["setting"])
     return CurveSettings(**plain)
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from fedpaq.cost_model import CostModel
 from fedpaq.experiments import judging
-from fedpaq.experiments.curve import Curve
-from fedpaq.experiments.figures import Figure, Setting
+from fedpaq.experiments.curve import Curve, Curves
+from fedpaq.experiments.figures import Figure
 from fedpaq.experiments.judging import Finding, Ratio
 
-Curves = Mapping[Setting, Curve]
+Pair = tuple[Curve, Curve, tuple[str, str]]  # two curves of a panel and their labels
+Measure = Callable[[Curve, Curve, tuple[str, str], str, CostModel], list[Ratio]]
 
 
 @dataclass(frozen=True)
@@ -22,37 +23,40 @@ class Evidence:
     curves: Curves
     accounting: str
 
-    def ratios(
-        self, panel: str, first: str, seconds: list[str], measure: Callable[..., list[Ratio]]
-    ) -> list[Ratio]:
-        """Measure curves of a panel against its curve ``first``."""
-        settings = self.figure.panel(panel).curves
+    def losses(self, panel: str, first: str, seconds: list[str]) -> list[Ratio]:
+        """Compare the final losses of curves of a panel with that of its curve ``first``."""
+        return [ratio for pair in self._pairs(panel, first, seconds) for ratio in judging.final_loss(*pair)]
+
+    def times(self, measure: Measure, panel: str, first: str, seconds: list[str]) -> list[Ratio]:
+        """Compare modelled times of curves of a panel with those of its curve ``first``."""
         cost_model = CostModel.from_ratio(self.figure.ratio)
-        extra = () if measure is judging.final_loss else (self.accounting, cost_model)
         return [
             ratio
-            for second in seconds
-            for ratio in measure(
-                self.curves[settings[first]], self.curves[settings[second]], (first, second), *extra
-            )
+            for pair in self._pairs(panel, first, seconds)
+            for ratio in measure(*pair, self.accounting, cost_model)
         ]
+
+    def _pairs(self, panel: str, first: str, seconds: list[str]) -> Iterator[Pair]:
+        settings = self.figure.panel(panel).curves
+        for second in seconds:
+            yield self.curves[settings[first]], self.curves[settings[second]], (first, second)
 
 
 def quantizing_costs(evidence: Evidence) -> Finding:
     """The loss after T steps, s = 1 against no quantization."""
-    found = evidence.ratios("levels", "no quantization", ["s = 1"], judging.final_loss)
+    found = evidence.losses("levels", "no quantization", ["s = 1"])
     return judging.all_above(found)
 
 
 def fewer_clients_cost(evidence: Evidence) -> Finding:
     """The loss after T steps, r = 5 against r = 50."""
-    found = evidence.ratios("clients", "r = 50", ["r = 5"], judging.final_loss)
+    found = evidence.losses("clients", "r = 50", ["r = 5"])
     return judging.all_above(found)
 
 
 def fewer_rounds_cost(evidence: Evidence) -> Finding:
     """The loss after T steps, τ = 50 against τ = 1."""
-    found = evidence.ratios("steps", "τ = 1", ["τ = 50"], judging.final_loss)
+    found = evidence.losses("steps", "τ = 1", ["τ = 50"])
     return judging.all_above(found)
 
 
@@ -61,36 +65,34 @@ def quantizing_is_faster(evidence: Evidence) -> Finding:
     found = [
         ratio
         for levels in ("s = 1", "s = 5", "s = 10")
-        for ratio in evidence.ratios("levels", levels, ["no quantization"], judging.times_at_levels)
+        for ratio in evidence.times(judging.times_at_levels, "levels", levels, ["no quantization"])
     ]
     return judging.all_above(found)
 
 
 def clients_matter(evidence: Evidence) -> Finding:
     """Mean times, other r against r = 25."""
-    found = evidence.ratios("clients", "r = 25", ["r = 5", "r = 10", "r = 50"], judging.mean_time)
+    found = evidence.times(judging.mean_time, "clients", "r = 25", ["r = 5", "r = 10", "r = 50"])
     return judging.some_differ(found)
 
 
 def few_steps_are_slower(evidence: Evidence) -> Finding:
     """Mean times, τ = 1 and 2 against τ = 10."""
-    found = evidence.ratios("steps", "τ = 10", ["τ = 1", "τ = 2"], judging.mean_time)
+    found = evidence.times(judging.mean_time, "steps", "τ = 10", ["τ = 1", "τ = 2"])
     return judging.all_above(found)
 
 
 def many_steps_run_faster(evidence: Evidence) -> Finding:
     """Times for all T steps, every smaller τ against τ = 50."""
     others = ["τ = 1", "τ = 2", "τ = 5", "τ = 10", "τ = 20"]
-    found = evidence.ratios("steps", "τ = 50", others, judging.total_time)
+    found = evidence.times(judging.total_time, "steps", "τ = 50", others)
     return judging.all_above(found)
 
 
 def many_steps_are_less_accurate(evidence: Evidence) -> Finding:
     """The loss after T steps, τ = 50 against τ = 1, 2 and 10."""
     found = [
-        ratio
-        for steps in ("τ = 1", "τ = 2", "τ = 10")
-        for ratio in evidence.ratios("steps", steps, ["τ = 50"], judging.final_loss)
+        ratio for steps in ("τ = 1", "τ = 2", "τ = 10") for ratio in evidence.losses("steps", steps, ["τ = 50"])
     ]
     return judging.all_above(found)
 
@@ -98,18 +100,18 @@ def many_steps_are_less_accurate(evidence: Evidence) -> Finding:
 def ten_steps_are_best(evidence: Evidence) -> Finding:
     """Mean times, every other τ against τ = 10, a tie allowed."""
     others = ["τ = 1", "τ = 2", "τ = 5", "τ = 20", "τ = 50"]
-    found = evidence.ratios("steps", "τ = 10", others, judging.mean_time)
+    found = evidence.times(judging.mean_time, "steps", "τ = 10", others)
     return judging.all_above(found, 1 / judging.TIE)
 
 
 def steps_trade_off(evidence: Evidence) -> Finding:
     """The mean time of τ = 1 and the final loss of τ = 50, each against τ = 10."""
-    slow = evidence.ratios("steps", "τ = 10", ["τ = 1"], judging.mean_time)
-    coarse = evidence.ratios("steps", "τ = 10", ["τ = 50"], judging.final_loss)
+    slow = evidence.times(judging.mean_time, "steps", "τ = 10", ["τ = 1"])
+    coarse = evidence.losses("steps", "τ = 10", ["τ = 50"])
     return judging.all_above(slow + coarse)
 
 
 def fedpaq_is_first(evidence: Evidence) -> Finding:
     """Times to every level, FedAvg and QSGD against FedPAQ."""
-    found = evidence.ratios("methods", "FedPAQ", ["FedAvg", "QSGD"], judging.times_at_levels)
+    found = evidence.times(judging.times_at_levels, "methods", "FedPAQ", ["FedAvg", "QSGD"])
     return judging.all_above(found)

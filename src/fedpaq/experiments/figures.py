@@ -1,4 +1,4 @@
-"""The five figures of the paper, as data: four panels each, a few curves a panel.
+"""The five figures of the paper, as data: four panels each, a few curves per panel.
 
 A figure is a problem, a ratio of communication to computation cost, and settings (s, r, tau).
 Everything else (n = 50, T = 100, B = 10) is the same for all.
@@ -17,8 +17,8 @@ LOCAL_STEPS = (1, 2, 5, 10, 20, 50)
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What distinguishes one curve: s (None: no quantization), r and tau."""
+class PaperSetting:
+    """What the paper varies from curve to curve: s (None: no quantization), r and tau."""
 
     levels: int | None
     clients_per_round: int
@@ -28,11 +28,16 @@ class Setting:
     def slug(self) -> str:
         """A name for files.
 
-        >>> Setting(1, 25, 5).slug, Setting(None, 25, 5).slug
+        >>> PaperSetting(1, 25, 5).slug, PaperSetting(None, 25, 5).slug
         ('s1-r25-tau5', 'none-r25-tau5')
         """
         levels = "none" if self.levels is None else f"s{self.levels}"
         return f"{levels}-r{self.clients_per_round}-tau{self.local_steps}"
+
+    @property
+    def quantizer(self) -> str:
+        """The quantizer, as the text that ``fedpaq.quantizers.parse`` reads."""
+        return "none" if self.levels is None else f"low-precision:{self.levels}"
 
     @property
     def num_rounds(self) -> int:
@@ -47,7 +52,7 @@ class Panel:
     name: str
     title: str
     fixed: str
-    curves: dict[str, Setting]
+    curves: dict[str, PaperSetting]
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ class Figure:
     panels: tuple[Panel, ...]
 
     @property
-    def settings(self) -> tuple[Setting, ...]:
+    def settings(self) -> tuple[PaperSetting, ...]:
         """Every distinct setting, in the order the panels need them."""
         return tuple(dict.fromkeys(s for panel in self.panels for s in panel.curves.values()))
 
@@ -71,43 +76,43 @@ class Figure:
         return next(panel for panel in self.panels if panel.name == name)
 
 
-def _panels(fixed: Setting, fedpaq: Setting, qsgd: Setting) -> tuple[Panel, ...]:
+def _panels(fixed: PaperSetting, fedpaq: PaperSetting, qsgd: PaperSetting) -> tuple[Panel, ...]:
     """Vary s, r and tau around ``fixed``, then compare methods; FedAvg is FedPAQ unquantized."""
     s, r, tau = fixed.levels, fixed.clients_per_round, fixed.local_steps
-    fedavg = Setting(None, fedpaq.clients_per_round, fedpaq.local_steps)
+    fedavg = PaperSetting(None, fedpaq.clients_per_round, fedpaq.local_steps)
     methods = {"FedPAQ": fedpaq, "FedAvg": fedavg, "QSGD": qsgd}
     return (
         Panel(
             "levels",
             "quantization levels s",
             f"τ = {tau}, r = {r}",
-            {"no quantization" if v is None else f"s = {v}": Setting(v, r, tau) for v in LEVELS},
+            {"no quantization" if v is None else f"s = {v}": PaperSetting(v, r, tau) for v in LEVELS},
         ),
         Panel(
             "clients",
             "clients per round r",
             f"s = {s}, τ = {tau}",
-            {f"r = {v}": Setting(s, v, tau) for v in CLIENTS_PER_ROUND},
+            {f"r = {v}": PaperSetting(s, v, tau) for v in CLIENTS_PER_ROUND},
         ),
         Panel(
             "steps",
             "local steps τ",
             f"s = {s}, r = {r}",
-            {f"τ = {v}": Setting(s, r, v) for v in LOCAL_STEPS},
+            {f"τ = {v}": PaperSetting(s, r, v) for v in LOCAL_STEPS},
         ),
         Panel("methods", "against FedAvg and QSGD", _described(fedpaq, qsgd), methods),
     )
 
 
-def _described(fedpaq: Setting, qsgd: Setting) -> str:
+def _described(fedpaq: PaperSetting, qsgd: PaperSetting) -> str:
     return (
         f"s = {fedpaq.levels}, r = {fedpaq.clients_per_round}, τ = {fedpaq.local_steps}; "
         f"QSGD r = {qsgd.clients_per_round}, τ = {qsgd.local_steps}"
     )
 
 
-_LOGISTIC = _panels(Setting(1, 25, 5), fedpaq=Setting(1, 50, 2), qsgd=Setting(1, 50, 1))
-_NETWORK = _panels(Setting(1, 25, 2), fedpaq=Setting(1, 20, 10), qsgd=Setting(1, 50, 1))
+_LOGISTIC = _panels(PaperSetting(1, 25, 5), fedpaq=PaperSetting(1, 50, 2), qsgd=PaperSetting(1, 50, 1))
+_NETWORK = _panels(PaperSetting(1, 25, 2), fedpaq=PaperSetting(1, 20, 10), qsgd=PaperSetting(1, 50, 1))
 
 FIGURES = {
     "mnist": Figure(

@@ -1,25 +1,50 @@
-"""Plot: a figure in the paper's four-panel form, relative training loss against modelled time."""
+"""Plot: a figure in the paper's four-panel form, relative training loss against modelled time.
+
+The curves of a panel differ in colour, marker and dash at once. The colours are those of Okabe and
+Ito, which people with any common colour blindness can tell apart.
+"""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedpaq.cost_model import CostModel
-from fedpaq.experiments.curve import Curve
-from fedpaq.experiments.figures import Figure, Panel, Setting
-from fedpaq.experiments.loss_axis import loss_range, ticks
-from fedpaq.experiments.palette import LOOKS, Look
+from fedpaq.experiments.curve import Curve, Curves
+from fedpaq.experiments.figures import Figure, Panel
 from fedpaq.storage.atomic_file import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
+
+@dataclass(frozen=True)
+class Look:
+    """A colour, and a marker and dash as matplotlib and as plotly name them."""
+
+    colour: str
+    marker: str
+    dash: str
+    plotly_marker: str
+    plotly_dash: str
+
+
+LOOKS = (
+    Look("#0072B2", "o", "-", "circle", "solid"),
+    Look("#D55E00", "s", "--", "square", "dash"),
+    Look("#009E73", "^", "-.", "triangle-up", "dashdot"),
+    Look("#CC79A7", "D", ":", "diamond", "dot"),
+    Look("#E69F00", "v", "-", "triangle-down", "solid"),
+    Look("#56B4E9", "X", "--", "x", "dash"),
+)
 COUNTED = {
     "payload": "uploads counted in real payload bytes",
-    "fixed-width": "uploads counted in the paper's fixed-width bits",
+    "fixed-width": "uploads counted in fixed-width bits, our reading of the paper",
 }
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -34,7 +59,7 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def save_plots(figure: Figure, curves: Mapping[Setting, Curve], accounting: str, folder: Path) -> list[Path]:
+def save_plots(figure: Figure, curves: Curves, accounting: str, folder: Path) -> list[Path]:
     """Write the figure as PNG and PDF and return the paths."""
     import matplotlib
 
@@ -52,13 +77,11 @@ def save_plots(figure: Figure, curves: Mapping[Setting, Curve], accounting: str,
     return paths
 
 
-def draw(figure: Figure, curves: Mapping[Setting, Curve], accounting: str) -> Canvas:
-    """Return the figure as a matplotlib figure, drawn without any display."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+def draw(figure: Figure, curves: Curves, accounting: str) -> Canvas:
+    """Return the figure as a matplotlib figure; no display is needed."""
     from matplotlib.figure import Figure as Canvas
 
     canvas = Canvas(figsize=(14, 4.1), layout="constrained")
-    FigureCanvasAgg(canvas)
     axes: Any = canvas.subplots(1, len(figure.panels))
     for axis, panel in zip(axes, figure.panels, strict=True):
         _draw_panel(axis, panel, curves, CostModel.from_ratio(figure.ratio), accounting)
@@ -71,9 +94,7 @@ def draw(figure: Figure, curves: Mapping[Setting, Curve], accounting: str) -> Ca
     return canvas
 
 
-def _draw_panel(
-    axis: Any, panel: Panel, curves: Mapping[Setting, Curve], cost_model: CostModel, accounting: str
-) -> None:
+def _draw_panel(axis: Any, panel: Panel, curves: Curves, cost_model: CostModel, accounting: str) -> None:
     for look, (label, setting) in zip(LOOKS, panel.curves.items(), strict=False):
         _draw_curve(axis, label, curves[setting], cost_model, accounting, look)
     axis.set(xscale="log", yscale="log", xlabel="modelled time (mean gradient times)")
@@ -104,3 +125,32 @@ def _draw_curve(
         markersize=4,
         markevery=max(1, len(time) // 10),
     )
+
+
+def loss_range(curves: Sequence[Curve]) -> tuple[float, float]:
+    """Return the ends of a panel's loss axis: all bands from round 1 on, and a little air."""
+    low = min(float(curve.relative_loss[:, 1:].min()) for curve in curves)
+    high = max(float(curve.relative_loss[:, 1:].max()) for curve in curves)
+    air = (high / low) ** 0.05
+    return float(f"{low / air:.4g}"), float(f"{high * air:.4g}")
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Return round numbers between the ends of a logarithmic axis, at most about eight.
+
+    >>> ticks(0.04, 3)
+    [0.05, 0.1, 0.2, 0.5, 1.0, 2.0]
+    >>> ticks(0.71, 1.02)
+    [0.75, 0.8, 0.85, 0.9, 0.95, 1.0]
+    >>> ticks(0.0021, 0.0094)
+    [0.003, 0.004, 0.005, 0.006, 0.007, 0.008, 0.009]
+    """
+    if high / low > 6:
+        powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+        values = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
+    else:
+        power = int(np.floor(np.log10((high - low) / 8)))
+        steps = [digit * 10.0**exponent for exponent in (power, power + 1) for digit in (1, 2, 5)]
+        step = min(step for step in steps if (high - low) / step <= 8)
+        values = [step * number for number in range(int(low / step), int(high / step) + 1)]
+    return [float(f"{value:.6g}") for value in values if low <= value <= high]

@@ -10,13 +10,12 @@ from typing import Any
 
 from fedpaq import __version__
 from fedpaq.cost_model import CostModel
-from fedpaq.experiments.curve import ACCOUNTINGS, Curve, rounded
-from fedpaq.experiments.figures import Figure, Panel, Setting
-from fedpaq.experiments.loss_axis import loss_range, ticks
-from fedpaq.experiments.palette import LOOKS
+from fedpaq.experiments.curve import ACCOUNTINGS, Curve, Curves, rounded
+from fedpaq.experiments.figures import Figure, Panel
+from fedpaq.experiments.plot import LOOKS, loss_range, ticks
 from fedpaq.storage.atomic_file import atomic_write
 
-Results = Sequence[tuple[Figure, Mapping[Setting, Curve]]]
+Results = Sequence[tuple[Figure, Curves]]
 
 
 def save_report(results: Results, verdicts: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -36,7 +35,7 @@ def save_report(results: Results, verdicts: Sequence[Mapping[str, Any]], path: P
     atomic_write(path, page.encode())
 
 
-def _figure(figure: Figure, curves: Mapping[Setting, Curve]) -> dict[str, Any]:
+def _figure(figure: Figure, curves: Curves) -> dict[str, Any]:
     return {
         "name": figure.name,
         "title": figure.title,
@@ -47,7 +46,7 @@ def _figure(figure: Figure, curves: Mapping[Setting, Curve]) -> dict[str, Any]:
     }
 
 
-def _panel(panel: Panel, curves: Mapping[Setting, Curve], cost_model: CostModel) -> dict[str, Any]:
+def _panel(panel: Panel, curves: Curves, cost_model: CostModel) -> dict[str, Any]:
     low, high = loss_range([curves[setting] for setting in panel.curves.values()])
     return {
         "name": panel.name,

@@ -10,31 +10,30 @@ import numpy as np
 from fedpaq import problems
 from fedpaq.errors import DivergedError
 from fedpaq.experiments import tuning
-from fedpaq.experiments.curve import Curve, CurveSettings, curve_settings
-from fedpaq.experiments.figures import Figure, Setting
-from fedpaq.experiments.store import CurveStore
+from fedpaq.experiments.curve import Curve, CurveSettings, Float64, curve_settings, rounded
+from fedpaq.experiments.figures import Figure, PaperSetting
+from fedpaq.experiments.output import Output
 from fedpaq.problems import Problem
 from fedpaq.run.history import History
 
-Progress = Callable[[Setting, int], None]  # setting, gradient computations done since the last call
+Progress = Callable[[PaperSetting, int], None]  # setting, gradient computations done since the last call
 
 
 def run_figure(
-    figure: Figure, store: CurveStore, *, data_dir: Path | None = None, progress: Progress | None = None
-) -> dict[Setting, Curve]:
+    figure: Figure, output: Output, *, data_dir: Path | None = None, progress: Progress | None = None
+) -> dict[PaperSetting, Curve]:
     """Return every curve of the figure, computing and storing those that are not there yet.
 
-    Raises DatasetError if the figure's data is needed and cannot be had.
+    Raises DatasetError if the figure's data is needed and cannot be found or fetched.
     """
     problem: Problem | None = None
-    curves: dict[Setting, Curve] = {}
+    curves: dict[PaperSetting, Curve] = {}
     for settings in curve_settings(figure):
-        curve = store.load(figure, settings)
+        curve = output.load(figure, settings)
         if curve is None:
             problem = problem or load_problem(figure, data_dir)
             curve = run_curve(problem, settings, progress)
-            store.save(figure, curve)
-            curve = Curve.from_json(curve.to_json())  # the same numbers as when it is read back
+            output.save(figure, curve)
         curves[settings.setting] = curve
     return curves
 
@@ -59,7 +58,7 @@ def run_curve(problem: Problem, settings: CurveSettings, progress: Progress | No
         step_size=step_size,
         loss=_column(histories, "loss"),
         accuracy=_column(histories, "accuracy"),
-        payload_bytes=_column(histories, "payload_bytes").astype(np.int64),
+        payload_bytes=np.array([[record.payload_bytes for record in history.records] for history in histories]),
         computation_seconds=_column(histories, "computation_seconds"),
     )
 
@@ -79,5 +78,6 @@ def expected_gradients(settings: CurveSettings) -> int:
     return trials * settings.total_steps * settings.setting.clients_per_round
 
 
-def _column(histories: list[History], name: str) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    return np.array([[getattr(record, name) for record in history.records] for history in histories], float)
+def _column(histories: list[History], name: str) -> Float64:
+    """Return one value of every round, to the digits that a curve keeps: (seeds, K + 1)."""
+    return np.array([rounded([getattr(record, name) for record in history.records]) for history in histories])

@@ -1,13 +1,15 @@
-"""Tuning: "finely tune the step size", as a rule fixed in advance.
+"""Tuning: "finely tune the step size", as one rule for all curves.
+
+The rule was changed once, after a look at pilot verdicts of the MNIST figure (docs/reproduce.md).
 
 A constant step size per curve. A coarse grid, a factor 4 apart, on two tuning seeds is widened
 while its best point lies at an end; then that point and a fine grid around it, a factor
-sqrt 2 apart, run on all tuning seeds. Each grid times its seeds is one batch. Chosen is the step
-size with the lowest area under the training loss, that is the mean over all rounds from the first
-to the last, averaged over the tuning seeds, which the curve itself never uses: a step size should
-be fast, and one lucky last round should not decide. Here the loss is that of every tenth sample,
-since evaluating all of them costs more than the training. A run that diverged counts as infinitely
-bad, and of equal step sizes the smaller wins.
+sqrt 2 apart, run on all tuning seeds. Each grid times its seeds is one batch. The step size with the
+lowest area under the training loss is chosen: the mean over all rounds from the first to the last,
+averaged over the tuning seeds, which the curve itself never uses. A step size should be fast, and
+one lucky last round should not decide. The loss is that of every tenth sample, since evaluating all
+of them costs more than the training. A run that diverged counts as infinitely bad; of equal step
+sizes the smaller wins.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fedpaq.algorithm import sweep
-from fedpaq.config import FedPAQConfig
+from fedpaq.config import FedPAQConfig, round_to_4_digits
 from fedpaq.experiments.curve import CurveSettings
 from fedpaq.problems import Problem
-from fedpaq.quantizers import Identity, LowPrecision, Quantizer
+from fedpaq.quantizers import parse
 from fedpaq.run.history import History
 
 WIDEST = 4.0**6  # a grid is widened by no more than this factor
@@ -33,17 +35,17 @@ Advance = Callable[[int], None]  # called with the number of local steps done
 def tune(problem: Problem, settings: CurveSettings, advance: Advance) -> tuple[float, Losses]:
     """Return the best step size, and the mean losses of every one tried (None: diverged)."""
     first, rest = settings.tuning_seeds[: settings.coarse_seeds], settings.tuning_seeds[settings.coarse_seeds :]
-    scout = problem.evaluated_on(np.arange(0, len(problem.inputs), settings.tuning_stride))
+    sampled = problem.evaluated_on(np.arange(0, len(problem.inputs), settings.tuning_stride))
 
     def try_out(step_sizes: Sequence[float], seeds: Sequence[int]) -> Losses:
-        found = [mean_over_rounds(history) for history in run(scout, settings, step_sizes, seeds, advance)]
+        found = [mean_over_rounds(history) for history in run(sampled, settings, step_sizes, seeds, advance)]
         return {eta: found[i * len(seeds) : (i + 1) * len(seeds)] for i, eta in enumerate(step_sizes)}
 
-    coarse = try_out([tidy(eta) for eta in settings.coarse], first)
+    coarse = try_out([round_to_4_digits(eta) for eta in settings.coarse], first)
     while (wider := _wider(coarse, settings.coarse)) is not None:
         coarse |= try_out([wider], first)
     centre = best(coarse)
-    fine = try_out([tidy(centre * factor) for factor in settings.fine], settings.tuning_seeds)
+    fine = try_out([round_to_4_digits(centre * factor) for factor in settings.fine], settings.tuning_seeds)
     fine[centre] = coarse[centre] + try_out([centre], rest)[centre]
     return best(fine), coarse | fine
 
@@ -57,11 +59,6 @@ def mean_loss(losses: Sequence[float | None]) -> float:
     """Return the mean, infinite if a run diverged."""
     finite = [loss for loss in losses if loss is not None]
     return sum(finite) / len(finite) if len(finite) == len(losses) else math.inf
-
-
-def tidy(step_size: float) -> float:
-    """Return a step size with four digits, so that it can be typed to repeat a run."""
-    return float(f"{step_size:.4g}")
 
 
 def run(
@@ -90,15 +87,9 @@ def run(
     return sweep(
         problem,
         configs,
-        quantizer=quantizer_of(settings),
+        quantizer=parse(setting.quantizer),
         callback=lambda _, record, __: advance(setting.local_steps if record.round else 0),
     )
-
-
-def quantizer_of(settings: CurveSettings) -> Quantizer:
-    """Return the quantizer of a curve."""
-    levels = settings.setting.levels
-    return Identity() if levels is None else LowPrecision(levels)
 
 
 def _wider(losses: Losses, grid: Sequence[float]) -> float | None:
@@ -107,9 +98,9 @@ def _wider(losses: Losses, grid: Sequence[float]) -> float | None:
     if math.isinf(mean_loss(losses[centre])):
         centre = min(losses)  # everything diverged: only smaller ones can help
     if centre == min(losses) and centre > grid[0] / WIDEST:
-        return tidy(centre / 4)
+        return round_to_4_digits(centre / 4)
     if centre == max(losses) and centre < grid[-1] * WIDEST:
-        return tidy(centre * 4)
+        return round_to_4_digits(centre * 4)
     return None
 
 

@@ -1,8 +1,9 @@
-"""WHICH FEDPAQ: the local steps, cohort, levels and step size that are fastest on a given network."""
+"""WHICH FEDPAQ: the local steps, cohort, quantizer and step size that are fastest on a given network."""
 
-from fedpaq.planner.final import Choice
 from fedpaq.planner.recommendation import Plan, plan
-from fedpaq.planner.search_space import SearchSpace, Shape
+from fedpaq.planner.search_space import SearchSpace
 from fedpaq.planner.task import Task
+from fedpaq.planner.validation import Choice
+from fedpaq.theory.round_setting import RoundSetting
 
-__all__ = ["Choice", "Plan", "SearchSpace", "Shape", "Task", "plan"]
+__all__ = ["Choice", "Plan", "RoundSetting", "SearchSpace", "Task", "plan"]

@@ -1,45 +1,52 @@
-"""Closed form: a plan from the bounds alone, for who has constants but no data.
+"""Closed form: a plan from the bounds alone, where the constants are known but there is no data.
 
-A shape needs as many rounds as make its bound at most the target. For a strongly convex loss that
+A setting needs as many rounds as bring its bound down to the target. For a strongly convex loss that
 is Theorem 1 with the schedule begun at k0, through f(x) - f* <= L/2 ||x - x*||^2; otherwise Theorem 2, and
-the target is a mean squared gradient. Bits are QSGD's Elias count, an upper bound. The bounds are
-far above what runs take (docs/theory.md): by their seconds shapes can be compared, not planned with.
+the target is a mean squared gradient. The bounds are far above what runs take (docs/theory.md): their
+seconds rank settings but do not predict times.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from fedpaq import codec
 from fedpaq.config import require_int, require_positive
 from fedpaq.cost_model import CostModel
 from fedpaq.errors import ConfigError
-from fedpaq.planner.expected_time import expected_computation
-from fedpaq.planner.search_space import Shape
+from fedpaq.quantizers import Key
 from fedpaq.theory import Assumptions, NonConvexBound, StronglyConvexBound
+from fedpaq.theory.round_setting import RoundSetting
 
 MOST_ROUNDS = 10**15
 LOOSENESS = (
-    "The bounds overstate the error 2 to 100,000 times in the checks of docs/theory.md: "
-    "use this order of configurations, not these times."
+    "In the checks of docs/theory.md the bounds are up to 100,000 times above the measured error: "
+    "use the order of these configurations, not their times."
 )
 
 
 @dataclass(frozen=True)
 class Guarantee:
-    """A shape and the rounds after which its bound is at most the target."""
+    """A setting and the rounds after which its bound is at most the target."""
 
-    shape: Shape
+    setting: RoundSetting
     rounds: int
     seconds: float
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {**vars(self), "setting": self.setting.to_dict()}
+
 
 @dataclass(frozen=True, kw_only=True)
-class Knowledge:
-    """What is known of a problem without its data; ``start`` is ||x_0 - x*||^2, or f(x_0) - f* without mu."""
+class TheoryInputs:
+    """A problem as the theorems see it; ``start`` is ||x_0 - x*||^2, or f(x_0) - f* without mu."""
 
-    assumptions: Assumptions  # its quantizer constant is ignored
+    assumptions: Assumptions  # q is taken from each setting's quantizer instead
     start: float
     dimension: int
     num_clients: int
@@ -51,61 +58,70 @@ class Knowledge:
 
 
 def plan_from_theory(
-    knowledge: Knowledge,
-    shapes: Sequence[Shape],
+    inputs: TheoryInputs,
+    settings: Sequence[RoundSetting],
     *,
     target: float,
     cost_model: CostModel,
     batch_size: int = 10,
 ) -> list[Guarantee]:
-    """Return the shapes by guaranteed time to the target, fastest first.
+    """Return the settings by guaranteed time to the target, fastest first.
 
     ``target`` is f(x) - f* for a strongly convex loss, a mean squared gradient norm otherwise.
     """
     require_positive("target", target)
     found = []
-    for shape in shapes:
-        levels = shape.levels or None
-        bits = shape.clients_per_round * codec.message_bits(knowledge.dimension, levels, accounting="elias")
-        rounds = rounds_needed(knowledge, shape, target, batch_size)
-        each = expected_computation(cost_model, shape, batch_size)
-        each += cost_model.communication_seconds(bits, knowledge.dimension)
-        found.append(Guarantee(shape, rounds, rounds * each))
+    for setting in settings:
+        bits = setting.clients_per_round * _message_bits(setting, inputs.dimension)
+        rounds = rounds_needed(inputs, setting, target, batch_size)
+        each = cost_model.expected_computation_seconds(
+            setting.clients_per_round, setting.local_steps * batch_size
+        )
+        each += cost_model.communication_seconds(bits, inputs.dimension)
+        found.append(Guarantee(setting, rounds, rounds * each))
     return sorted(found, key=lambda guarantee: guarantee.seconds)
 
 
-def rounds_needed(knowledge: Knowledge, shape: Shape, target: float, batch_size: int) -> int:
+def _message_bits(setting: RoundSetting, dimension: int) -> int:
+    """Return QSGD's Elias count, an upper bound, or for other quantizers the payload of a normal update."""
+    if setting.levels is not None:
+        return codec.message_bits(dimension, setting.levels or None, accounting="elias")
+    update = np.random.default_rng(0).standard_normal(dimension, np.float32)
+    return 8 * len(codec.encode(setting.quantizer.quantize(update, key=Key(seed=0))))
+
+
+def rounds_needed(inputs: TheoryInputs, setting: RoundSetting, target: float, batch_size: int) -> int:
     """Return the least number of rounds whose bound, corrected, is at most ``target``."""
-    known = knowledge.assumptions
+    known = inputs.assumptions
     assumptions = Assumptions(
         smoothness=known.smoothness,
         gradient_variance=known.gradient_variance,
         strong_convexity=known.strong_convexity,
-        variance_bound=shape.quantizer.variance_bound(knowledge.dimension),
+        variance_bound=setting.quantizer.variance_bound(inputs.dimension),
     )
 
     def convex_enough(rounds: int) -> bool:
         bound = StronglyConvexBound(
             assumptions=assumptions,
-            num_clients=knowledge.num_clients,
-            clients_per_round=shape.clients_per_round,
-            local_steps=shape.local_steps,
+            num_clients=inputs.num_clients,
+            clients_per_round=setting.clients_per_round,
+            local_steps=setting.local_steps,
             batch_size=batch_size,
             variant="corrected",
         )
-        return known.smoothness / 2 * bound.at(bound.first_round + rounds, knowledge.start) <= target
+        return known.smoothness / 2 * bound.at(bound.first_round + rounds, inputs.start) <= target
 
     def stationary_enough(rounds: int) -> bool:
         bound = NonConvexBound(
             assumptions=assumptions,
-            num_clients=knowledge.num_clients,
-            clients_per_round=shape.clients_per_round,
-            local_steps=shape.local_steps,
-            total_steps=rounds * shape.local_steps,
+            num_clients=inputs.num_clients,
+            clients_per_round=setting.clients_per_round,
+            local_steps=setting.local_steps,
+            total_steps=rounds * setting.local_steps,
             batch_size=batch_size,
             variant="corrected",
         )
-        return bound.holds and bound.at(knowledge.start) <= target
+        return bound.holds and bound.at(inputs.start) <= target
 
     return _least(convex_enough if known.strong_convexity is not None else stationary_enough)
 
@@ -115,7 +131,7 @@ def _least(enough: Callable[[int], bool]) -> int:
     low, high = 0, 1
     while not enough(high):
         if high == MOST_ROUNDS:
-            raise ConfigError(f"no bound gets to the target within {MOST_ROUNDS} rounds; aim higher")
+            raise ConfigError(f"the bound is above the target for {MOST_ROUNDS} rounds; choose a higher target")
         low, high = high, min(2 * high, MOST_ROUNDS)
     while high - low > 1:
         middle = (low + high) // 2

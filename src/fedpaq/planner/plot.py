@@ -1,37 +1,38 @@
-"""The picture of a plan: time to target over tau and s, and the front of time against upload."""
+"""The picture of a plan: time to target over tau and quantizer, and the front of time against upload."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedpaq.planner.recommendation import Plan, run_race
-from fedpaq.planner.search_space import SearchSpace, Shape
+from fedpaq.planner.search_space import SearchSpace
+from fedpaq.quantizers import text_of
+from fedpaq.theory.round_setting import RoundSetting
 
 SLOWEST = 10.0  # times the pick's seconds shown in the map
 
-TimeMap = dict[tuple[int, int], float | None]  # (tau, s) to seconds; None: slower than SLOWEST
+TimeMap = dict[RoundSetting, float | None]  # seconds; None: slower than SLOWEST
 
 
-def time_map(plan: Plan, space: SearchSpace, progress: Callable[[Shape], None] | None = None) -> TimeMap:
-    """Return the time to target for every tau and s with the pick's cohort, each with its best step size.
+def time_map(plan: Plan, space: SearchSpace, progress: Callable[[RoundSetting], None] | None = None) -> TimeMap:
+    """Return the time to target for every tau and quantizer with the pick's cohort, at the best step size.
 
-    ``progress`` is told each shape before it is timed.
+    ``progress`` is called with each setting before it is timed.
     """
     times: TimeMap = {}
-    for tau in space.local_steps:
-        for levels in space.levels:
-            shape = Shape(tau, plan.pick.shape.clients_per_round, levels or 0)
-            if progress is not None:
-                progress(shape)
-            finished, _ = run_race(
-                plan.task, [shape], space.step_sizes, "map", max_seconds=SLOWEST * plan.pick.seconds
-            )
-            best = finished[0].finish if finished else None
-            times[tau, levels or 0] = None if best is None else best.seconds
+    for setting in replace(space, clients_per_round=[plan.pick.setting.clients_per_round]).settings():
+        if progress is not None:
+            progress(setting)
+        finished, _ = run_race(
+            plan.task, [setting], space.step_sizes, "map", max_seconds=SLOWEST * plan.pick.seconds
+        )
+        best = finished[0].finish if finished else None
+        times[setting] = None if best is None else best.seconds
     return times
 
 
@@ -64,13 +65,18 @@ def save_plot(plan: Plan, times: TimeMap, path: Path) -> None:
 
 
 def draw_map(panel: Any, plan: Plan, times: TimeMap) -> Any:
-    """Draw the times over tau and s as multiples of the pick's, which is framed."""
+    """Draw the times over tau and quantizer as multiples of the pick's, which is framed."""
     from matplotlib.colors import LogNorm
+    from matplotlib.patches import Rectangle
 
-    pick = plan.pick.shape
-    taus, levels = sorted({tau for tau, _ in times}), sorted({s for _, s in times}, key=lambda s: s or 10**9)
-    unit = times[pick.local_steps, pick.levels] or plan.pick.seconds  # measured like the others
-    values = np.array([[(times[tau, s] or np.nan) / unit for tau in taus] for s in levels], float)
+    pick = plan.pick.setting
+    taus, quantizers = (
+        sorted({at.local_steps for at in times}),
+        list(dict.fromkeys(at.quantizer for at in times)),
+    )
+    unit = times[pick] or plan.pick.seconds  # measured like the others
+    rows = [[replace(pick, local_steps=tau, quantizer=quantizer) for tau in taus] for quantizer in quantizers]
+    values = np.array([[(times[setting] or np.nan) / unit for setting in row] for row in rows], float)
     image = panel.imshow(
         np.ma.masked_invalid(values), norm=LogNorm(vmax=SLOWEST), cmap="viridis_r", aspect="auto"
     )
@@ -78,17 +84,19 @@ def draw_map(panel: Any, plan: Plan, times: TimeMap) -> Any:
         text = f">{SLOWEST:.0f}x" if np.isnan(value) else f"{value:.1f}x"
         colour = "white" if value > 4 else "black"
         panel.text(column, row, text, ha="center", va="center", fontsize=8, color=colour)
-    panel.add_patch(_frame((taus.index(pick.local_steps) - 0.5, levels.index(pick.levels) - 0.5)))
+    corner = taus.index(pick.local_steps) - 0.5, quantizers.index(pick.quantizer) - 0.5
+    panel.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="tab:red", linewidth=2))
     panel.set_xticks(range(len(taus)), [str(tau) for tau in taus])
-    panel.set_yticks(range(len(levels)), [str(s) if s else "none" for s in levels])
+    panel.set_yticks(range(len(rows)), [str(row[0].levels or text_of(row[0].quantizer)) for row in rows])
     title = f"time to target, r = {pick.clients_per_round}"
-    panel.set(xlabel="local steps τ", ylabel="levels s", title=title)
+    named = "quantizer" if any(row[0].levels is None for row in rows) else "levels s"
+    panel.set(xlabel="local steps τ", ylabel=named, title=title)
     return image
 
 
 def draw_front(panel: Any, plan: Plan) -> None:
     """Draw every candidate that reached the target in the race, and the front of time against upload."""
-    finishes = [arm.finish for arm in plan.finished if arm.finish is not None]
+    finishes = [candidate.finish for candidate in plan.finished if candidate.finish is not None]
     points = [(finish.seconds, float(np.mean(finish.upload_bytes))) for finish in finishes]
     points += [(choice.seconds, choice.upload_bytes) for choice in (plan.pick, *plan.runners_up)]
     panel.scatter(*zip(*points, strict=True), s=14, alpha=0.5, label="reached the target")
@@ -101,15 +109,9 @@ def draw_front(panel: Any, plan: Plan) -> None:
 
 
 def _labels(digits: str) -> Callable[[float, int | None], str]:
-    """Return a formatter that also labels these between the decades: a front often lies within one."""
+    """Return a formatter that also labels these digits between decades: a front often lies within one."""
 
     def label(value: float, position: int | None = None) -> str:
         return f"{value:g}" if f"{value:e}"[0] in digits else ""
 
     return label
-
-
-def _frame(corner: tuple[float, float]) -> Any:
-    from matplotlib.patches import Rectangle
-
-    return Rectangle(corner, 1, 1, fill=False, edgecolor="tab:red", linewidth=2)

@@ -1,56 +1,63 @@
-"""plan: the fastest FedPAQ for a problem on a network, found by racing pilots and checked in a final.
+"""plan: the fastest FedPAQ for a problem on a network, found in a race of pilots and validated.
 
 1. The target must be reachable: a descent on all samples has to get below it.
-2. The race (``planner.race``): every shape and step size, on four seeds, the loss watched on some samples.
-3. The final (``planner.final``): the fastest shapes with neighbouring step sizes, on fresh seeds and
-   all samples. The pick has the least mean time.
-4. FedAvg (no quantizer) and QSGD (one local step, all clients, quantized), each tuned for itself.
+2. The race (``planner.race``): every setting and step size, on four seeds, the loss watched on some samples.
+3. The validation (``planner.validation``): the fastest settings with neighbouring step sizes, on fresh seeds
+   and all samples. The pick has the least mean time.
+4. FedAvg (no quantizer) and QSGD (one local step, all clients, ``LowPrecision``), each with its own tuning.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from fedpaq.config import FedPAQConfig
 from fedpaq.cost_model import CostModel
 from fedpaq.errors import ConfigError
-from fedpaq.planner.final import Choice, run_final
-from fedpaq.planner.pilot import Arm, Pilot
+from fedpaq.planner.pilot import Candidate, Pilot
 from fedpaq.planner.race import race
-from fedpaq.planner.search_space import SearchSpace, Shape
+from fedpaq.planner.search_space import QUANTIZERS, SearchSpace
 from fedpaq.planner.task import Task
+from fedpaq.planner.validation import Choice, validate
 from fedpaq.problems import Problem
+from fedpaq.quantizers import Identity, LowPrecision, Quantizer
+from fedpaq.theory.round_setting import RoundSetting
 
 RACE_SEEDS = range(4)
-BASELINE_SHAPES = 4  # of each baseline go to its final: one alone may owe its place to luck
+BASELINE_SETTINGS = 4  # of each baseline are validated: one alone may owe its place to luck
 BASELINE_LAST_FACTORS = (0.5, 2**-0.5, 1.0)  # so that no baseline loses by a step size that was lucky before
-BASELINE_LIMIT = 100.0  # times the pick's seconds, after which a baseline is called slower than that
+BASELINE_LIMIT = 100.0  # times the pick's seconds, after which a baseline is given up
 
 Progress = Callable[[str, float], None]  # stage, modelled seconds so far
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
-    """A recommendation, what it was chosen from and what it cost to find."""
+    """A recommendation, the alternatives, and what it cost to find."""
 
     task: Task
     pick: Choice
     runners_up: Sequence[Choice]
     fedavg: Choice | None  # None: not compared, or slower than BASELINE_LIMIT times the pick
     qsgd: Choice | None
-    finished: Sequence[Arm]  # everything that reached the target in the race
-    gradient_steps: int  # simulated to find and check the pick
+    finished: Sequence[Candidate]  # everything that reached the target in the race
+    gradient_steps: int  # simulated to find and validate the pick
+
+    @property
+    def quantizer(self) -> Quantizer:
+        """The recommended quantizer, for ``train`` beside ``config()``."""
+        return self.pick.setting.quantizer
 
     def config(self, seed: int = 0) -> FedPAQConfig:
         """Return the recommended run: as many rounds as the average run needs, rounded up."""
-        shape = self.pick.shape
+        setting = self.pick.setting
         return FedPAQConfig(
-            clients_per_round=shape.clients_per_round,
-            local_steps=shape.local_steps,
-            total_steps=math.ceil(self.pick.rounds) * shape.local_steps,
+            clients_per_round=setting.clients_per_round,
+            local_steps=setting.local_steps,
+            total_steps=math.ceil(self.pick.rounds) * setting.local_steps,
             batch_size=self.task.batch_size,
             step_size=self.pick.step_size,
             seed=seed,
@@ -63,8 +70,8 @@ class Plan:
             "problem": self.task.problem.name,
             "target_loss": self.task.target_loss,
             "cost_model": self.task.cost_model.to_dict(),
-            **{name: None if choice is None else asdict(choice) for name, choice in choices.items()},
-            "runners_up": [asdict(choice) for choice in self.runners_up],
+            **{name: None if choice is None else choice.to_dict() for name, choice in choices.items()},
+            "runners_up": [choice.to_dict() for choice in self.runners_up],
             "gradient_steps": self.gradient_steps,
         }
 
@@ -77,15 +84,17 @@ def plan(
     max_clients: int | None = None,
     batch_size: int | None = 10,
     max_steps: int = 2000,
+    quantizers: Sequence[Quantizer | str] = QUANTIZERS,
     space: SearchSpace | None = None,
     compare: bool = True,
     progress: Progress | None = None,
 ) -> Plan:
     """Return the configuration that reaches ``target_loss`` soonest under ``cost_model``.
 
-    ``max_clients`` is the most clients a round may ask (default: all). ``space`` replaces the choices
-    searched by default. A candidate that has not reached the target after ``max_steps`` local steps is
-    given up. ``compare`` also times FedAvg and QSGD. ``progress(stage, seconds)`` is told the modelled time.
+    ``target_loss`` is a loss as ``train`` reports it. ``max_clients`` is the most clients that may take part
+    in a round (default: all). ``quantizers`` are those to choose from, as objects or texts; ``space``
+    replaces all default choices. A candidate that has not reached the target after ``max_steps`` local steps
+    is given up. ``compare`` also times FedAvg and QSGD. ``progress(stage, seconds)`` gets the modelled time.
     """
     task = Task(
         problem=problem,
@@ -101,13 +110,13 @@ def plan(
             f"max_clients={task.max_clients}; choose 1..{task.max_clients}"
         )
     task.require_reachable()
-    space = space or task.default_space()
-    finished, spent = run_race(task, space.shapes(), space.step_sizes, "race", progress)
-    choices, more = run_final(task, finished)
+    space = space or task.default_space(quantizers)
+    finished, spent = run_race(task, space.settings(), space.step_sizes, "race", progress)
+    choices, more = validate(task, finished)
     if not choices:
         raise ConfigError(
             f"target_loss={target_loss} was not reached by any candidate within max_steps={max_steps} "
-            "local steps; raise max_steps, or aim higher"
+            "local steps; raise max_steps, or choose a higher target"
         )
     baselines = _baselines(task, space, choices[0].seconds, progress) if compare else {}
     return Plan(
@@ -123,14 +132,14 @@ def plan(
 
 def run_race(
     task: Task,
-    shapes: Sequence[Shape],
+    settings: Sequence[RoundSetting],
     step_sizes: Sequence[float],
     stage: str,
     progress: Progress | None = None,
     max_seconds: float = math.inf,
-) -> tuple[list[Arm], int]:
-    """Race every shape with every step size; return who reached the target, and the gradient steps."""
-    pilots = [Pilot(task, shape, step_sizes, RACE_SEEDS) for shape in shapes]
+) -> tuple[list[Candidate], int]:
+    """Race all settings and step sizes; return the candidates that finished, and the gradient steps spent."""
+    pilots = [Pilot(task, setting, step_sizes, RACE_SEEDS) for setting in settings]
     finished = race(
         pilots,
         max_steps=task.max_steps,
@@ -144,19 +153,22 @@ def _baselines(
     task: Task, space: SearchSpace, pick_seconds: float, progress: Progress | None
 ) -> dict[str, Choice]:
     """Time the best FedAvg and the best QSGD."""
-    levels = [level for level in space.levels if level is not None] or [1]
+    low_precision = [q for q in space.quantizers if isinstance(q, LowPrecision)] or [LowPrecision(1)]
+    most = max(space.clients_per_round)
     entries = {
-        "fedavg": [Shape(tau, r, 0) for tau in space.local_steps for r in space.clients_per_round],
-        "qsgd": [Shape(1, max(space.clients_per_round), level) for level in levels],
+        "fedavg": [
+            RoundSetting(tau, r, Identity()) for tau in space.local_steps for r in space.clients_per_round
+        ],
+        "qsgd": [RoundSetting(1, most, quantizer) for quantizer in low_precision],
     }
     found = {}
-    for name, shapes in entries.items():
+    for name, settings in entries.items():
         finished, _ = run_race(
-            task, shapes, space.step_sizes, name, progress, max_seconds=BASELINE_LIMIT * pick_seconds
+            task, settings, space.step_sizes, name, progress, max_seconds=BASELINE_LIMIT * pick_seconds
         )
-        leading = list(dict.fromkeys(arm.shape for arm in finished))[:BASELINE_SHAPES]
-        entered = [arm for arm in finished if arm.shape in leading]
-        choices, _ = run_final(task, entered, BASELINE_LAST_FACTORS)
+        leading = list(dict.fromkeys(candidate.setting for candidate in finished))[:BASELINE_SETTINGS]
+        entered = [candidate for candidate in finished if candidate.setting in leading]
+        choices, _ = validate(task, entered, BASELINE_LAST_FACTORS)
         if choices:
             found[name] = choices[0]
     return found

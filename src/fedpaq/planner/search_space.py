@@ -1,74 +1,65 @@
-"""SearchSpace: which local steps, cohorts, levels and step sizes a plan chooses from."""
+"""SearchSpace: which local steps, cohorts, quantizers and step sizes a plan chooses from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import InitVar, dataclass
 
 from fedpaq.config import require_int, require_positive
 from fedpaq.errors import ConfigError
-from fedpaq.quantizers import Identity, LowPrecision, Quantizer
+from fedpaq.quantizers import Identity, LowPrecision, Quantizer, as_quantizer, text_of
+from fedpaq.theory.round_setting import RoundSetting
 
 LOCAL_STEPS = (1, 2, 5, 10, 20, 50)
-LEVELS = (1, 5, 10, None)
+QUANTIZERS: tuple[Quantizer, ...] = (LowPrecision(1), LowPrecision(5), LowPrecision(10), Identity())
 SHARES = (0.1, 0.2, 0.5, 1.0)  # of the clients that may take part
 STEP_SIZES = tuple(2.0**power for power in range(-1, 7))  # times 1 / L
 
 
-@dataclass(frozen=True, order=True)
-class Shape:
-    """What fixes the cost of a round: tau, r and s (0: no quantizer)."""
-
-    local_steps: int
-    clients_per_round: int
-    levels: int
-
-    @property
-    def quantizer(self) -> Quantizer:
-        """The quantizer of this shape."""
-        return LowPrecision(self.levels) if self.levels else Identity()
-
-    def __str__(self) -> str:
-        levels = f"s={self.levels}" if self.levels else "no quantizer"
-        return f"tau={self.local_steps}, r={self.clients_per_round}, {levels}"
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SearchSpace:
-    """The choices; every combination of the first three is a shape."""
+    """The choices; every combination of local steps, cohort and quantizer is a round setting.
+
+    A quantizer may be given as its text, such as "low-precision:4,bucket_size=128". ``levels`` is the
+    short form: s for ``LowPrecision(s)``, None for no quantizer.
+
+    >>> space = SearchSpace(local_steps=[2], clients_per_round=[5], levels=[4, None], step_sizes=[0.1])
+    >>> [str(setting) for setting in space.settings()]
+    ['tau=2, r=5, s=4', 'tau=2, r=5, no quantizer']
+    """
 
     local_steps: Sequence[int]
     clients_per_round: Sequence[int]
-    levels: Sequence[int | None]
+    quantizers: Sequence[Quantizer | str] = ()
+    levels: InitVar[Sequence[int | None]] = ()
     step_sizes: Sequence[float]
 
-    def __post_init__(self) -> None:
-        for name in ("local_steps", "clients_per_round", "levels", "step_sizes"):
-            values = getattr(self, name)
+    def __post_init__(self, levels: Sequence[int | None]) -> None:
+        by_levels = [Identity() if s is None else LowPrecision(s) for s in levels]
+        object.__setattr__(self, "quantizers", [*map(as_quantizer, self.quantizers), *by_levels])
+        for name in ("local_steps", "clients_per_round", "quantizers", "step_sizes"):
+            values = list(getattr(self, name))
             if not values or len(set(values)) < len(values):
-                raise ConfigError(f"{name}={list(values)} must hold at least one value, and none twice")
+                shown = [text_of(value) for value in values] if name == "quantizers" else values
+                raise ConfigError(f"{name}={shown} is empty or repeats a value; give at least one, each once")
         for name in ("local_steps", "clients_per_round"):
             for value in getattr(self, name):
                 require_int(name, value, 1)
         for step_size in self.step_sizes:
             require_positive("step_sizes", step_size)
-        self.shapes()
 
-    def shapes(self) -> list[Shape]:
-        """Return every shape."""
-        return list(self._shapes())
-
-    def _shapes(self) -> Iterator[Shape]:
-        for levels in self.levels:
-            if levels is not None:
-                LowPrecision(levels)  # refuses what the quantizer would
-            for clients in self.clients_per_round:
-                for steps in self.local_steps:
-                    yield Shape(steps, clients, levels or 0)
+    def settings(self) -> list[RoundSetting]:
+        """Return every round setting."""
+        return [
+            RoundSetting(steps, clients, as_quantizer(quantizer))
+            for quantizer in self.quantizers
+            for clients in self.clients_per_round
+            for steps in self.local_steps
+        ]
 
 
 def default_cohorts(max_clients: int) -> list[int]:
-    """Return tenth, fifth, half and all of ``max_clients``.
+    """Return a tenth, a fifth, half and all of ``max_clients``.
 
     >>> default_cohorts(50)
     [5, 10, 25, 50]

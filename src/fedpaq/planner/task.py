@@ -1,7 +1,12 @@
-"""Task: what is to be reached, on which network, and the samples its loss is watched on."""
+"""Task: the loss to reach, on which network, and the samples it is watched on.
+
+The target, the watched loss and the check that the target can be reached are all the loss that a run
+reports (``Problem.evaluate``): the mean over samples, not the theorems' mean over clients.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,15 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpaq.algorithm import sweep
-from fedpaq.config import FedPAQConfig, require_int, require_positive
+from fedpaq.config import FedPAQConfig, require_int, require_positive, round_to_4_digits
 from fedpaq.cost_model import CostModel
 from fedpaq.errors import ConfigError
-from fedpaq.planner.search_space import LEVELS, LOCAL_STEPS, STEP_SIZES, SearchSpace, default_cohorts
+from fedpaq.planner.search_space import LOCAL_STEPS, QUANTIZERS, STEP_SIZES, SearchSpace, default_cohorts
 from fedpaq.problems import Problem, iid
-from fedpaq.quantizers import Identity, LowPrecision
+from fedpaq.quantizers import Quantizer
 from fedpaq.randomness import Key, Purpose, permutation
 from fedpaq.theory.estimators import descend, largest_curvature
-from fedpaq.theory.landscape import Landscape
+from fedpaq.theory.full_loss import FullLoss
+from fedpaq.theory.round_setting import RoundSetting
 
 Float64 = npt.NDArray[np.float64]
 WATCHED = 1000
@@ -25,7 +31,7 @@ WATCHED = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """Reach ``target_loss`` on ``problem``, asking at most ``max_clients`` a round, under ``cost_model``."""
+    """Reach ``target_loss`` on ``problem`` with at most ``max_clients`` per round, under ``cost_model``."""
 
     problem: Problem
     target_loss: float
@@ -48,13 +54,13 @@ class Task:
             )
         if self.cost_model.accounting != "payload":
             raise ConfigError(
-                f"accounting={self.cost_model.accounting!r} is not planned with; a plan charges real payloads, "
+                f"accounting={self.cost_model.accounting!r} does not fit; a plan charges real payloads, "
                 "so choose 'payload'"
             )
 
     @cached_property
     def watched(self) -> Problem:
-        """The same problem on some of its samples: looking at all after every round costs too much."""
+        """The same problem on some of its samples: evaluating all after every round costs too much."""
         problem = self.problem
         held = np.unique(problem.partition.indices)
         if self.watched_samples is None or self.watched_samples >= len(held):
@@ -83,66 +89,78 @@ class Task:
             losses[finite] = [found.loss for found in self.watched.evaluate_batch(params[finite])]
         return np.where(np.isfinite(losses), losses, np.inf)
 
-    def upload_bytes(self, levels: int) -> int:
-        """Return the payload of one client after one step from x_0: about what any upload takes."""
-        if levels not in self._upload_bytes:
+    @property
+    def samples_per_step(self) -> float:
+        """B, or the mean number of samples of a client where each step uses all of them."""
+        return self.batch_size or float(self.problem.partition.sizes().mean())
+
+    def expected_seconds(self, setting: RoundSetting, rounds: float, upload_bytes: float) -> float:
+        """Return the mean seconds of ``rounds`` rounds that upload ``upload_bytes`` in all."""
+        gradients = setting.local_steps * self.samples_per_step
+        computing = self.cost_model.expected_computation_seconds(setting.clients_per_round, gradients)
+        uploading = self.cost_model.communication_seconds(8 * upload_bytes, self.problem.dimension)
+        return rounds * computing + uploading
+
+    def upload_bytes(self, quantizer: Quantizer) -> int:
+        """Return the real payload of one client after one step from x_0: about what any upload takes."""
+        if quantizer not in self._upload_bytes:
             config = FedPAQConfig(
                 clients_per_round=1, local_steps=1, total_steps=1, batch_size=self.batch_size, step_size=1e-3
             )
-            quantizer = LowPrecision(levels) if levels else Identity()
             (history,) = sweep(self.problem, [config], quantizer=quantizer, evaluate_every=0)
-            self._upload_bytes[levels] = history.final.payload_bytes
-        return self._upload_bytes[levels]
+            self._upload_bytes[quantizer] = history.final.payload_bytes
+        return self._upload_bytes[quantizer]
 
     @cached_property
-    def _upload_bytes(self) -> dict[int, int]:
+    def _upload_bytes(self) -> dict[Quantizer, int]:
         return {}
 
-    def default_space(self) -> SearchSpace:
+    def default_space(self, quantizers: Sequence[Quantizer | str] = QUANTIZERS) -> SearchSpace:
         """Return the default choices; step sizes are multiples of one over the curvature at the start."""
         start = np.asarray(self.problem.initial_params, np.float64)
-        curvature = largest_curvature(Landscape(self.watched), start)
+        curvature = largest_curvature(FullLoss(self.watched, mean_over="samples"), start)
         return SearchSpace(
             local_steps=LOCAL_STEPS,
             clients_per_round=default_cohorts(self.max_clients),
-            levels=LEVELS,
-            step_sizes=[float(f"{factor / curvature:.4g}") for factor in STEP_SIZES],
+            quantizers=quantizers,
+            step_sizes=[round_to_4_digits(factor / curvature) for factor in STEP_SIZES],
         )
 
     def require_reachable(self) -> None:
-        """Raise ConfigError if training starts below the target, or a descent does not get there."""
-        landscape, start, end = self._descent
-        first, least = landscape.value(start), landscape.value(end)
+        """Raise ConfigError if training starts below the target, or a descent cannot reach it."""
+        full_loss, start, end = self._descent
+        first, least = full_loss.value(start), full_loss.value(end)
         if first <= self.target_loss:
             raise ConfigError(
-                f"target_loss={self.target_loss} is not below the loss before training, {first:.4g}; aim lower"
+                f"target_loss={self.target_loss} is not below the loss before training, {first:.4g}; "
+                "choose a lower target"
             )
         if least > self.target_loss:
             raise ConfigError(
-                f"target_loss={self.target_loss} is below {least:.4g}, the least training loss that a descent "
-                "on all samples finds; aim higher, or lower the regularization"
+                f"target_loss={self.target_loss} is below {least:.4g}, the lowest training loss that a descent "
+                f"on all samples reaches; choose a target above {least:.4g}, or lower the regularization"
             )
 
     @cached_property
     def watched_target(self) -> float:
-        """The watched loss where the loss on all samples is the target, on the line of a descent.
+        """The watched loss where the loss on all samples equals the target, on the line of a descent.
 
-        A thousand samples may be easier or harder than all of them by more than candidates differ.
+        A thousand samples may be easier or harder than all of them, by more than candidates differ.
         """
         if self.watched is self.problem:
             return self.target_loss
-        landscape, start, end = self._descent
+        full_loss, start, end = self._descent
         low, high = 0.0, 1.0  # above the target at low, below at high
         for _ in range(10):
             middle = 0.5 * (low + high)
-            above = landscape.value(start + middle * (end - start)) > self.target_loss
+            above = full_loss.value(start + middle * (end - start)) > self.target_loss
             low, high = (middle, high) if above else (low, middle)
         there = start + high * (end - start)
-        return self.target_loss + self.watched.evaluate(there).loss - landscape.value(there)
+        return self.target_loss + self.watched.evaluate(there).loss - full_loss.value(there)
 
     @cached_property
-    def _descent(self) -> tuple[Landscape, Float64, Float64]:
-        """The loss on all samples, x_0, and where a descent first is at the target (or ends)."""
-        landscape = Landscape(self.problem)
+    def _descent(self) -> tuple[FullLoss, Float64, Float64]:
+        """The loss on all samples, x_0, and the point where a descent first reaches the target (or ends)."""
+        full_loss = FullLoss(self.problem, mean_over="samples")
         start = np.asarray(self.problem.initial_params, np.float64)
-        return landscape, start, descend(landscape, start, enough=self.target_loss)
+        return full_loss, start, descend(full_loss, start, enough=self.target_loss)

@@ -2,12 +2,12 @@
 
 from fedpaq.problems.named import describe, load, names, suggested_step_size
 from fedpaq.problems.partitions import Partition, by_label, dirichlet, iid
-from fedpaq.problems.problem import Evaluation, Known, Problem
+from fedpaq.problems.problem import Evaluation, ExactConstants, Problem
 from fedpaq.problems.synthetic import synthetic_logistic, synthetic_quadratic
 
 __all__ = [
     "Evaluation",
-    "Known",
+    "ExactConstants",
     "Partition",
     "Problem",
     "by_label",

@@ -29,7 +29,7 @@ EVALUATION_ROWS = 8192  # samples per forward pass: large products, bounded memo
 
 
 @dataclass(frozen=True)
-class Known:
+class ExactConstants:
     """Constants a problem knows exactly, for checking the theory against."""
 
     smoothness: float  # L
@@ -64,7 +64,7 @@ class Problem:
         partition: Partition,
         regularization: float = 0.0,
         name: str = "custom",
-        known: Known | None = None,
+        known: ExactConstants | None = None,
     ) -> None:
         require_positive("regularization", regularization, zero_allowed=True)
         _require_types(model, partition)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fedpaq.config import require_int, require_positive
 from fedpaq.errors import ConfigError
 from fedpaq.problems.partitions import Partition, iid
-from fedpaq.problems.problem import Known, Problem
+from fedpaq.problems.problem import ExactConstants, Problem
 from fedpaq.problems.relu_network import zero_linear
 from fedpaq.randomness import Key, Purpose, normals, uniforms
 
@@ -125,11 +125,11 @@ def _shared(num_samples: int, num_clients: int) -> Partition:
 
 def _constants(
     curvature: npt.NDArray[np.float64], samples: npt.NDArray[np.float64], regularization: float
-) -> Known:
+) -> ExactConstants:
     mean = samples.mean(0)  # (p,)
     optimum = curvature * mean / (curvature + regularization)
     losses = 0.5 * (curvature * (optimum - samples) ** 2).sum(1)  # (m,)
-    return Known(
+    return ExactConstants(
         smoothness=float(curvature.max()) + regularization,
         strong_convexity=float(curvature.min()) + regularization,
         gradient_variance=float(((curvature * (samples - mean)) ** 2).sum(1).mean()),

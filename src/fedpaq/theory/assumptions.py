@@ -6,7 +6,7 @@
     Assumption 4   f is mu-strongly convex                      ``strong_convexity``
 
 Both proofs also use that every client's loss is the same function, f_i = f: "i.i.d." in the
-paper's words (docs/paper-errata.md, A1).
+paper's words (docs/paper-errata.md, A1). With few samples per client that is only roughly true.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from fedpaq.config import require_int, require_positive
+from fedpaq.config import MAX_STEPS, require_int, require_positive
 from fedpaq.errors import ConfigError, unknown_name
 
 Variant = Literal["as_stated", "as_derived", "corrected"]
 """Whose constants: the theorem's text, its proof's own algebra, or the proof with each step made valid."""
+RANGE = (1e-20, 1e20)  # of every constant: the bounds multiply up to ten of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,16 +37,16 @@ class Assumptions:
     strong_convexity: float | None = None  # mu; None where the loss is not strongly convex
 
     def __post_init__(self) -> None:
-        require_positive("smoothness", self.smoothness)
-        require_positive("gradient_variance", self.gradient_variance, zero_allowed=True)
-        require_positive("variance_bound", self.variance_bound, zero_allowed=True)
+        require_in_range("smoothness", self.smoothness)
+        require_in_range("gradient_variance", self.gradient_variance, zero_allowed=True)
+        require_in_range("variance_bound", self.variance_bound, zero_allowed=True)
         if self.strong_convexity is None:
             return
-        require_positive("strong_convexity", self.strong_convexity)
+        require_in_range("strong_convexity", self.strong_convexity)
         if self.strong_convexity > self.smoothness * (1 + 1e-12):
             raise ConfigError(
                 f"strong_convexity={self.strong_convexity} exceeds smoothness={self.smoothness}; "
-                f"no function is like that, so choose at most {self.smoothness}"
+                f"no loss curves more than its smoothness, so choose at most {self.smoothness}"
             )
 
     @property
@@ -54,13 +55,16 @@ class Assumptions:
         return math.inf if self.strong_convexity is None else self.smoothness / self.strong_convexity
 
     def with_batch(self, batch_size: int | None) -> Assumptions:
-        """Return these for gradients averaged over a batch drawn with replacement: sigma^2 / B.
+        """Return these for gradients averaged over a batch: sigma^2 / B.
 
-        None is a full pass over the client's samples: no gradient noise at all.
+        This assumes what ``train`` does: B independent draws, with replacement, from samples whose mean
+        gradient is grad f. It then holds for any number of samples, B above m included. A client that draws
+        from m samples of its own has grad f_i as its mean instead, and its distance from grad f does not
+        shrink with B (docs/paper-errata.md, A1). None is a full pass over the client's samples: no noise.
         """
         if batch_size is None:
             return replace(self, gradient_variance=0.0)
-        require_int("batch_size", batch_size, 1)
+        require_int("batch_size", batch_size, 1, MAX_STEPS)
         return replace(self, gradient_variance=self.gradient_variance / batch_size)
 
 
@@ -76,6 +80,14 @@ class Condition:
     def holds(self) -> bool:
         """left <= right."""
         return self.left <= self.right
+
+
+def require_in_range(name: str, value: float, *, zero_allowed: bool = False) -> None:
+    """Raise ConfigError unless a constant is positive (or 0) and small enough for its powers."""
+    require_positive(name, value, zero_allowed=zero_allowed)
+    low, high = RANGE
+    if not low <= value <= high and value:
+        raise ConfigError(f"{name}={value:g} is out of range; choose {low:g}..{high:g}")
 
 
 def require_variant(variant: str) -> None:

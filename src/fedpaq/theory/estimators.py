@@ -1,9 +1,9 @@
-"""Estimators: L, mu, sigma^2, f(x_0) - f* and x* of a problem, each with how sure it is.
+"""Estimators: L, mu, sigma^2, f(x_0) - f* and x* of a problem, each with its certainty.
 
 exact     known, or computed to rounding
-bound     on the safe side for every x (L, sigma^2 and the gap from above, mu from below)
-local     true at the points looked at (the start, the end of a descent and the middle); the
-          assumption asks for all points, so a bound made from it may fail
+bound     on the safe side at every x (L, sigma^2 and the gap from above, mu from below)
+local     true at three points (the start, the end of a descent and the middle); the
+          assumption covers all points, so a bound made from it may fail
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ import scipy.sparse.linalg
 from fedpaq.errors import ConfigError
 from fedpaq.problems import Problem
 from fedpaq.theory.assumptions import Assumptions
-from fedpaq.theory.landscape import Landscape
+from fedpaq.theory.full_loss import FullLoss
 from fedpaq.theory.linear_model import LinearModel, linear_model
 
 Float64 = npt.NDArray[np.float64]
 Certainty = Literal["exact", "bound", "local"]
-MOST_SAMPLES = 4096  # gradients looked at one by one, before a variance is estimated from some
+MOST_SAMPLES = 4096  # beyond this many, a variance is estimated from a random part of the gradients
 DESCENT_STEPS = 500
 DENSE_PARAMS = 64
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number, how sure it is, and where it comes from; ``error`` is one standard error, if sampled."""
+    """A number, its certainty and its source; ``error`` is one standard error, if sampled."""
 
     value: float
     certainty: Certainty
@@ -43,7 +43,7 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimates:
-    """What the theorems ask of a problem."""
+    """The constants of a problem that the theorems need."""
 
     smoothness: Estimate  # L
     strong_convexity: Estimate | None  # mu; None where the loss is not known to be strongly convex
@@ -64,15 +64,15 @@ class Estimates:
 
 def estimate(problem: Problem, *, descent_steps: int = DESCENT_STEPS) -> Estimates:
     """Estimate the constants of ``problem``: exactly where it knows them or a formula exists."""
-    landscape = Landscape(problem)
+    full_loss = FullLoss(problem)
     start = np.asarray(problem.initial_params, np.float64)
     if problem.known is not None:
-        return _from_known(problem, landscape.value(start), start)
-    end = descend(landscape, start, descent_steps)
-    linear = linear_model(landscape)
+        return _from_known(problem, full_loss.value(start), start)
+    end = descend(full_loss, start, descent_steps)
+    linear = linear_model(full_loss)
     if linear is None:
-        return _from_points(landscape, start, end)
-    return _from_formula(landscape, linear, start, end)
+        return _from_points(full_loss, start, end)
+    return _from_formula(full_loss, linear, start, end)
 
 
 def _from_known(problem: Problem, initial_value: float, start: Float64) -> Estimates:
@@ -83,15 +83,15 @@ def _from_known(problem: Problem, initial_value: float, start: Float64) -> Estim
         smoothness=Estimate(known.smoothness, "exact", source),
         strong_convexity=Estimate(known.strong_convexity, "exact", source),
         gradient_variance=Estimate(known.gradient_variance, "exact", source),
-        initial_gap=Estimate(initial_value - known.minimum, "exact", source),
+        initial_gap=Estimate(max(initial_value - known.minimum, 0.0), "exact", source),  # rounding
         initial_error=Estimate(float(np.square(start - known.optimum).sum()), "exact", source),
         optimum=known.optimum,
     )
 
 
-def _from_formula(landscape: Landscape, linear: LinearModel, start: Float64, end: Float64) -> Estimates:
+def _from_formula(full_loss: FullLoss, linear: LinearModel, start: Float64, end: Float64) -> Estimates:
     """Use the formulas of ``linear_model``; x* where the loss is strongly convex."""
-    weight = landscape.problem.regularization
+    weight = full_loss.problem.regularization
     low, high = linear.curvature
     constant = high - low <= 1e-9 * abs(high)
     smoothness = max(high, -low) * linear.spectrum[1] + weight
@@ -104,36 +104,36 @@ def _from_formula(landscape: Landscape, linear: LinearModel, start: Float64, end
             linear.slope**2 * linear.mean_square, "bound", f"linear model: |l'| <= {linear.slope:.3g}"
         )
     else:
-        variance = largest_variance(landscape, [start, 0.5 * (start + end), end])
+        variance = largest_variance(full_loss, [start, 0.5 * (start + end), end])
     return Estimates(
         smoothness=Estimate(smoothness, certainty, source),
         strong_convexity=Estimate(convexity, certainty, source) if strong else None,
         gradient_variance=variance,
-        initial_gap=_gap(landscape, start, end, convexity if strong else None, linear.floor),
-        initial_error=_distance(landscape, start, end, convexity) if strong else None,
+        initial_gap=_gap(full_loss, start, end, convexity if strong else None, linear.floor),
+        initial_error=_distance(full_loss, start, end, convexity) if strong else None,
         optimum=end if strong else None,
     )
 
 
-def _from_points(landscape: Landscape, start: Float64, end: Float64) -> Estimates:
+def _from_points(full_loss: FullLoss, start: Float64, end: Float64) -> Estimates:
     """Look at the curvature and the noise at three points."""
     points = [start, 0.5 * (start + end), end]
-    ends = [extreme_curvatures(landscape, point) for point in points]
+    ends = [extreme_curvatures(full_loss, point) for point in points]
     low, high = min(e[0] for e in ends), max(max(e[1], -e[0]) for e in ends)
     source = f"Lanczos on Hessian products at {len(points)} points"
     strong = low > 1e-6 * high
     return Estimates(
         smoothness=Estimate(high, "local", source),
         strong_convexity=Estimate(low, "local", source) if strong else None,
-        gradient_variance=largest_variance(landscape, points),
-        initial_gap=_gap(landscape, start, end, None, None),
+        gradient_variance=largest_variance(full_loss, points),
+        initial_gap=_gap(full_loss, start, end, None, None),
         initial_error=Estimate(float(np.square(start - end).sum()), "local", "descent") if strong else None,
         optimum=end if strong else None,
     )
 
 
 def descend(
-    landscape: Landscape, start: Float64, steps: int = DESCENT_STEPS, enough: float = -math.inf
+    full_loss: FullLoss, start: Float64, steps: int = DESCENT_STEPS, enough: float = -math.inf
 ) -> Float64:
     """Return where L-BFGS arrives from ``start``, or where the loss first was ``enough``."""
 
@@ -142,7 +142,7 @@ def descend(
             raise StopIteration
 
     result = scipy.optimize.minimize(
-        landscape.value_and_gradient,
+        full_loss.value_and_gradient,
         start,
         jac=True,
         method="L-BFGS-B",
@@ -152,54 +152,54 @@ def descend(
     return np.asarray(result.x, np.float64)
 
 
-def largest_variance(landscape: Landscape, points: Sequence[Float64]) -> Estimate:
+def largest_variance(full_loss: FullLoss, points: Sequence[Float64]) -> Estimate:
     """Return the largest E||g - grad f||^2 among ``points``, over all samples or some of them."""
-    samples, weights = _chosen_samples(landscape)
-    variances = [_variance_at(landscape, point, samples, weights) for point in points]
+    samples, weights = _chosen_samples(full_loss)
+    variances = [_variance_at(full_loss, point, samples, weights) for point in points]
     value, error = max(variances)
-    sampled = "" if len(samples) == landscape.num_samples else f" from {len(samples)} sampled gradients"
+    sampled = "" if len(samples) == full_loss.num_samples else f" from {len(samples)} sampled gradients"
     return Estimate(value, "local", f"largest of {len(points)} points{sampled}", 0.0 if not sampled else error)
 
 
-def _chosen_samples(landscape: Landscape) -> tuple[npt.NDArray[np.int64], Float64]:
+def _chosen_samples(full_loss: FullLoss) -> tuple[npt.NDArray[np.int64], Float64]:
     """Return all held samples with their weights, or MOST_SAMPLES drawn by weight, equally weighted."""
-    if landscape.num_samples <= MOST_SAMPLES:
-        return np.arange(landscape.num_samples), landscape.weights
+    if full_loss.num_samples <= MOST_SAMPLES:
+        return np.arange(full_loss.num_samples), full_loss.weights
     generator = np.random.default_rng(0)
-    drawn = generator.choice(landscape.num_samples, MOST_SAMPLES, p=landscape.weights)
+    drawn = generator.choice(full_loss.num_samples, MOST_SAMPLES, p=full_loss.weights)
     return drawn.astype(np.int64), np.full(MOST_SAMPLES, 1 / MOST_SAMPLES)
 
 
 def _variance_at(
-    landscape: Landscape, point: Float64, samples: npt.NDArray[np.int64], weights: Float64
+    full_loss: FullLoss, point: Float64, samples: npt.NDArray[np.int64], weights: Float64
 ) -> tuple[float, float]:
-    mean = landscape.gradient(point)
+    mean = full_loss.gradient(point)
     squares = np.concatenate(
-        [np.square(block - mean).sum(axis=1) for block in landscape.sample_gradients(point, samples)]
+        [np.square(block - mean).sum(axis=1) for block in full_loss.sample_gradients(point, samples)]
     )
     value = float(weights @ squares)
     return value, float(np.sqrt(weights @ np.square(squares - value) / len(samples)))
 
 
 def extreme_curvatures(
-    landscape: Landscape, point: Float64, dense_params: int = DENSE_PARAMS
+    full_loss: FullLoss, point: Float64, dense_params: int = DENSE_PARAMS
 ) -> tuple[float, float]:
     """Return the least and largest eigenvalue of the Hessian, built whole up to ``dense_params``."""
     if len(point) <= dense_params:
-        hessian = np.stack([landscape.hessian_product(point, row) for row in np.eye(len(point))])
+        hessian = np.stack([full_loss.hessian_product(point, row) for row in np.eye(len(point))])
         values = np.linalg.eigvalsh(0.5 * (hessian + hessian.T))
         return float(values[0]), float(values[-1])
-    high = largest_curvature(landscape, point)
+    high = largest_curvature(full_loss, point)
     # The least is the largest of the flipped Hessian: Lanczos is slow at a crowded end near zero.
-    return high - largest_curvature(landscape, point, flipped_at=high), high
+    return high - largest_curvature(full_loss, point, flipped_at=high), high
 
 
-def largest_curvature(landscape: Landscape, point: Float64, flipped_at: float | None = None) -> float:
+def largest_curvature(full_loss: FullLoss, point: Float64, flipped_at: float | None = None) -> float:
     """Return the largest eigenvalue of the Hessian H, or of ``flipped_at`` times I - H, to a thousandth."""
     p = len(point)
 
     def product(vector: Float64) -> Float64:
-        along = landscape.hessian_product(point, vector.ravel())
+        along = full_loss.hessian_product(point, vector.ravel())
         return along if flipped_at is None else flipped_at * vector.ravel() - along
 
     operator = scipy.sparse.linalg.LinearOperator((p, p), matvec=product, dtype=np.float64)
@@ -211,24 +211,25 @@ def largest_curvature(landscape: Landscape, point: Float64, flipped_at: float | 
 
 
 def _gap(
-    landscape: Landscape, start: Float64, end: Float64, convexity: float | None, floor: float | None
+    full_loss: FullLoss, start: Float64, end: Float64, convexity: float | None, floor: float | None
 ) -> Estimate:
     """Return f(x_0) - f*: from a strongly convex minimum, from a floor of the loss, or from a descent."""
-    first, last = landscape.value(start), landscape.value(end)
+    first, last = full_loss.value(start), full_loss.value(end)
     if convexity is not None:
-        slack = float(np.square(landscape.gradient(end)).sum()) / (2 * convexity)
+        slack = float(np.square(full_loss.gradient(end)).sum()) / (2 * convexity)
         return Estimate(first - last + slack, "exact", f"minimised; f* is at most {slack:.1g} lower")
     if floor is not None:
         return Estimate(first - floor, "bound", "f* is at least the mean of the losses' own minima")
     return Estimate(first - last, "local", "f* from a descent: it may be lower")
 
 
-def _distance(landscape: Landscape, start: Float64, end: Float64, convexity: float) -> Estimate:
-    off = float(np.linalg.norm(landscape.gradient(end))) / convexity  # ||x - x*|| <= ||grad f(x)|| / mu
+def _distance(full_loss: FullLoss, start: Float64, end: Float64, convexity: float) -> Estimate:
+    off = float(np.linalg.norm(full_loss.gradient(end))) / convexity  # ||x - x*|| <= ||grad f(x)|| / mu
     value = float(np.square(start - end).sum())
     if off > 1e-3 * np.sqrt(value):
         raise ConfigError(
-            f"the optimum of problem={landscape.problem.name!r} was found to {off:.2g} only, "
-            f"{np.sqrt(value):.2g} from the start; raise regularization={landscape.problem.regularization}"
+            f"regularization={full_loss.problem.regularization}: the optimum of problem="
+            f"{full_loss.problem.name!r} is known only to {off:.2g}, at {np.sqrt(value):.2g} from the start; "
+            "raise regularization"
         )
     return Estimate(value, "exact", f"minimised; x* is at most {off:.1g} away")

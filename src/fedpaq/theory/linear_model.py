@@ -1,6 +1,6 @@
 """LinearModel: where a model's one output is affine in its params, L, mu and sigma^2 have formulas.
 
-With z_j = a_j . x + b_j the output for sample j and weights w_j (``Landscape``), the loss is
+With z_j = a_j . x + b_j the output for sample j and weights w_j (``FullLoss``), the loss is
 f(x) = sum_j w_j l(z_j, y_j) + lambda/2 ||x||^2, and with A = sum_j w_j a_j a_j^T
 
     L      <= max l'' lambda_max(A) + lambda
@@ -23,7 +23,7 @@ import scipy.linalg
 import torch
 from torch import Tensor
 
-from fedpaq.theory.landscape import Landscape
+from fedpaq.theory.full_loss import FullLoss
 
 Float64 = npt.NDArray[np.float64]
 LARGEST_OUTPUT = 60.0  # where exp(-z) is far below double rounding
@@ -43,21 +43,21 @@ class LinearModel:
     mean_square: float  # sum_j w_j ||a_j||^2
 
 
-def linear_model(landscape: Landscape) -> LinearModel | None:
+def linear_model(full_loss: FullLoss) -> LinearModel | None:
     """Return the problem as a linear model, or None if it is not one (or too large)."""
-    problem = landscape.problem
+    problem = full_loss.problem
     labels, label_of = np.unique(
-        landscape.targets.numpy().reshape(landscape.num_samples, -1), return_inverse=True
+        full_loss.targets.numpy().reshape(full_loss.num_samples, -1), return_inverse=True
     )
-    if problem.dimension > MOST_PARAMS or len(labels) > MOST_LABELS or label_of.size != landscape.num_samples:
+    if problem.dimension > MOST_PARAMS or len(labels) > MOST_LABELS or label_of.size != full_loss.num_samples:
         return None
-    if not _is_affine(landscape):
+    if not _is_affine(full_loss):
         return None
     ranges = [
-        _derivative_ranges(landscape, int(np.flatnonzero(label_of.ravel() == i)[0])) for i in range(len(labels))
+        _derivative_ranges(full_loss, int(np.flatnonzero(label_of.ravel() == i)[0])) for i in range(len(labels))
     ]
-    shares = np.bincount(label_of.ravel(), weights=landscape.weights)
-    gram, mean_square = _gram(landscape)
+    shares = np.bincount(label_of.ravel(), weights=full_loss.weights)
+    gram, mean_square = _gram(full_loss)
     return LinearModel(
         curvature=(min(r.curvature[0] for r in ranges), max(r.curvature[1] for r in ranges)),
         slope=max(r.slope for r in ranges),
@@ -67,12 +67,12 @@ def linear_model(landscape: Landscape) -> LinearModel | None:
     )
 
 
-def _is_affine(landscape: Landscape) -> bool:
+def _is_affine(full_loss: FullLoss) -> bool:
     """Try the model's outputs on the middle and the ends of a random segment."""
     generator = np.random.default_rng(0)
-    one, two = generator.normal(size=(2, landscape.problem.dimension))
-    outputs = [landscape.outputs(x) for x in (one, two, 0.5 * (one + two))]
-    if outputs[0].size != landscape.num_samples:
+    one, two = generator.normal(size=(2, full_loss.problem.dimension))
+    outputs = [full_loss.outputs(x) for x in (one, two, 0.5 * (one + two))]
+    if outputs[0].size != full_loss.num_samples:
         return False
     scale = max(1.0, float(np.abs(outputs[0]).max()), float(np.abs(outputs[1]).max()))
     middle = 0.5 * (outputs[0] + outputs[1])
@@ -86,13 +86,13 @@ class _Ranges:
     floor: float
 
 
-def _derivative_ranges(landscape: Landscape, sample: int) -> _Ranges:
+def _derivative_ranges(full_loss: FullLoss, sample: int) -> _Ranges:
     """Return the ranges of l, l' and l'' over all outputs, for the target of one sample."""
-    target = landscape.targets[sample : sample + 1]
-    shape = torch.as_tensor(landscape.outputs(np.zeros(landscape.problem.dimension))).shape[1:]
+    target = full_loss.targets[sample : sample + 1]
+    shape = torch.as_tensor(full_loss.outputs(np.zeros(full_loss.problem.dimension))).shape[1:]
 
     def loss(z: Tensor) -> Tensor:
-        return landscape.problem.loss(z.reshape(1, *shape), target)
+        return full_loss.problem.loss(z.reshape(1, *shape), target)
 
     z = torch.linspace(-LARGEST_OUTPUT, LARGEST_OUTPUT, GRID, dtype=torch.float64)
     values = torch.func.vmap(loss)(z)
@@ -107,13 +107,13 @@ def _derivative_ranges(landscape: Landscape, sample: int) -> _Ranges:
     )
 
 
-def _gram(landscape: Landscape) -> tuple[Float64, float]:
+def _gram(full_loss: FullLoss) -> tuple[Float64, float]:
     """Return A = sum_j w_j a_j a_j^T and its trace."""
-    problem = landscape.problem
+    problem = full_loss.problem
     gram = np.zeros((problem.dimension, problem.dimension))
     start = 0
-    for rows in landscape.output_gradients(np.zeros(problem.dimension)):
-        weights = landscape.weights[start : start + len(rows)]
+    for rows in full_loss.output_gradients(np.zeros(problem.dimension)):
+        weights = full_loss.weights[start : start + len(rows)]
         gram += (rows * weights[:, None]).T @ rows
         start += len(rows)
     return gram, float(np.trace(gram))

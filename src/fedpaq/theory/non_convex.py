@@ -108,7 +108,7 @@ class NonConvexBound:
 
     @cached_property
     def step_size(self) -> NonConvexStepSize:
-        """The step size the bound is about."""
+        """The step size of the theorem."""
         return NonConvexStepSize(smoothness=self.assumptions.smoothness, total_steps=self.total_steps)
 
     @cached_property
@@ -133,7 +133,7 @@ class NonConvexBound:
         return all(condition.holds for condition in self.conditions())
 
     def conditions(self) -> tuple[Condition, ...]:
-        """Return what the theorem asks of T and tau."""
+        """Return what the theorem requires of T and tau."""
         return (
             Condition(text="2 <= T", left=2, right=self.total_steps),
             Condition(text="tau <= largest admissible", left=self.local_steps, right=self.largest_local_steps),

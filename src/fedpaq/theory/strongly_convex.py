@@ -34,6 +34,7 @@ from fedpaq.theory.assumptions import (
     Condition,
     Variant,
     require_cohort,
+    require_in_range,
     require_variant,
     sampling_variance,
 )
@@ -43,9 +44,9 @@ from fedpaq.theory.assumptions import (
 class StronglyConvexStepSize:
     """Theorem 1's schedule, 4 / (mu ((k + start) tau + 1)) in round k = 0, 1, ...
 
-    The paper's own has ``start`` = 0 and begins at 4 / mu, twice past what plain gradient descent
-    survives (2 / L) or worse; the theorem says nothing of the rounds before k0. With ``start`` = k0 the
-    guarantee holds from the first round on, x_0 in the place of x_k0.
+    The paper's has ``start`` = 0 and begins at 4 / mu, at least twice the 2 / L up to which plain gradient
+    descent is stable; the theorem says nothing about the rounds before k0. With ``start`` = k0 the
+    guarantee holds from the first round on, with x_0 in place of x_k0.
 
     >>> StronglyConvexStepSize(strong_convexity=1.0, local_steps=5)(3)
     0.25
@@ -88,7 +89,7 @@ class StronglyConvexBound:
         require_variant(self.variant)
         require_cohort(self.num_clients, self.clients_per_round)
         require_int("local_steps", self.local_steps, 1, MAX_STEPS)
-        require_positive("loss_scale", self.loss_scale)
+        require_in_range("loss_scale", self.loss_scale)
         if self.assumptions.strong_convexity is None:
             raise ConfigError(
                 "strong_convexity=None: Theorem 1 needs a strongly convex loss; add regularization, "
@@ -132,7 +133,7 @@ class StronglyConvexBound:
         return math.ceil(4 * max(terms))
 
     def step_size(self, start: int = 0) -> StronglyConvexStepSize:
-        """Return the schedule the bound is about; ``start=bound.first_round`` skips the unbounded rounds."""
+        """Return the schedule of the theorem; ``start=bound.first_round`` skips the rounds without a bound."""
         return StronglyConvexStepSize(strong_convexity=self._mu, local_steps=self.local_steps, start=start)
 
     def terms_at(
@@ -140,7 +141,7 @@ class StronglyConvexBound:
     ) -> tuple[float, float, float, float]:
         """Return the four summands of the bound on E||x_k - x*||^2 for k = ``round`` >= k0.
 
-        ``initial_error`` is E||x_k - x*||^2 at round ``since`` (default: k0; any later one will do). Rounds
+        ``initial_error`` is E||x_k - x*||^2 at round ``since`` (default: k0, or any later round). Rounds
         count from the schedule's own zero: after j rounds of a schedule with ``start``, k = start + j.
         """
         since = self.first_round if since is None else since
@@ -161,7 +162,7 @@ class StronglyConvexBound:
         return sum(self.terms_at(round, initial_error, since=since))
 
     def conditions(self, round: int | None = None) -> tuple[Condition, ...]:
-        """Return what the proof asks of eta_k in the given round (default: k0)."""
+        """Return what the proof requires of eta_k in the given round (default: k0)."""
         k = self.first_round if round is None else round
         L, mu, tau, n = self.assumptions.smoothness, self._mu, self.local_steps, self.num_clients
         eta = self.step_size()(k)

@@ -3,55 +3,78 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from fedpaq.config import require_int
-from fedpaq.quantizers import Identity, Quantizer
-from fedpaq.theory.verification.slope import Slope
+from fedpaq.theory.round_setting import RoundSetting
 
 Float64 = npt.NDArray[np.float64]
+MOST_SEEDS = 10**6
+Verdict = Literal["holds", "fails", "silent"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class CheckSetting(RoundSetting):
     """How FedPAQ is run for a check."""
 
-    clients_per_round: int
-    local_steps: int
     batch_size: int | None = 10
-    quantizer: Quantizer = field(default_factory=Identity)
     num_seeds: int = 50
 
     def __post_init__(self) -> None:
-        require_int("num_seeds", self.num_seeds, 2)
+        require_int("num_seeds", self.num_seeds, 2, MOST_SEEDS)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {**asdict(replace(self, quantizer=Identity())), "quantizer": self.quantizer.name}
+        return {**super().to_dict(), "batch_size": self.batch_size, "num_seeds": self.num_seeds}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BoundCurve:
-    """One variant's bound at the points of a check, NaN where the theorem does not speak."""
+    """One variant's bound at the points of a check, NaN where the theorem is silent."""
 
     variant: str
     first_round: int | None
     values: Float64  # (points,)
-    worst_ratio: float  # largest measured mean / bound, over every round it speaks of
+    worst_ratio: float | None  # largest measured mean / bound, over every round it covers; None: it covers none
 
     @property
-    def holds(self) -> bool:
-        """Whether the measured mean lies under the bound throughout."""
-        return self.worst_ratio <= 1
+    def verdict(self) -> Verdict:
+        """Whether the measured mean lies under the bound throughout, or the theorem is silent."""
+        if self.worst_ratio is None:
+            return "silent"
+        return "holds" if self.worst_ratio <= 1 else "fails"
+
+
+@dataclass(frozen=True)
+class Slope:
+    """The exponent fitted in log-log coordinates, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def fit_slope(steps: npt.NDArray[Any], curves: Float64, *, resamples: int = 200) -> Slope:
+    """Fit the mean of ``curves`` (runs, points) by c * steps^slope; the interval resamples the runs.
+
+    >>> fit_slope(np.array([10, 100, 1000]), np.array([[5.0, 0.5, 0.05]])).value.__round__(6)
+    -1.0
+    """
+    x = np.log(np.asarray(steps, np.float64))
+    drawn = np.random.default_rng(0).integers(0, len(curves), (resamples, len(curves)))
+    means = np.concatenate([curves.mean(axis=0, keepdims=True), curves[drawn].mean(axis=1)])
+    fits = np.polyfit(x, np.log(means).T, 1)[0]  # (1 + resamples,)
+    low, high = np.quantile(fits[1:], [0.025, 0.975])
+    return Slope(float(fits[0]), float(low), float(high))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Check:
-    """Measured means, their standard errors and the bounds: what is printed, plotted and stored."""
+    """Measured means, their standard errors and the bounds."""
 
     theorem: int
     problem: str
@@ -63,9 +86,10 @@ class Check:
     slope: Slope | None  # None where the start of the run still shows, or for a single T
 
     @property
-    def holds(self) -> bool:
-        """Whether every variant's bound holds."""
-        return all(bound.holds for bound in self.bounds)
+    def verdict(self) -> Verdict:
+        """Whether every bound that says something holds; silent where none does."""
+        verdicts = {bound.verdict for bound in self.bounds}
+        return "fails" if "fails" in verdicts else "holds" if "holds" in verdicts else "silent"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""

@@ -1,8 +1,8 @@
-"""Measurement: what runs say about the left sides of Theorems 1 and 2.
+"""Measurement: the left sides of Theorems 1 and 2, averaged over runs.
 
-Theorem 1 speaks of ||x_k - x*||^2 and Theorem 2 of ||grad f(xbar_{k,t})||^2, where xbar averages the
-iterates of *all* n clients, most of which do no work in a round. Draws are stateless, so what
-the idle ones would have done is computed from the same x_k without disturbing the run.
+Theorem 1 is about ||x_k - x*||^2 and Theorem 2 about ||grad f(xbar_{k,t})||^2, where xbar averages the
+iterates of *all* n clients, most of which do no work in a round. Draws are stateless, so the steps
+that idle clients would have taken are computed from the same x_k without disturbing the run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedpaq.problems import Problem
 from fedpaq.quantizers import Quantizer
 from fedpaq.run.history import Record
 from fedpaq.run.recorder import Callback
-from fedpaq.theory.landscape import Landscape
+from fedpaq.theory.full_loss import FullLoss
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -55,18 +55,18 @@ def mean_squared_gradients(
     problem: Problem, configs: Sequence[FedPAQConfig], *, quantizer: Quantizer | None = None
 ) -> Float64:
     """Return 1/T sum_k sum_t ||grad f(xbar_{k,t})||^2 of each run: (runs,)."""
-    landscape, shape = Landscape(problem), configs[0]
+    full_loss, config = FullLoss(problem), configs[0]
     received = np.empty((len(configs), problem.dimension), np.float32)  # x_k of every run
     totals = np.zeros(len(configs))
 
     def measure(run: int, record: Record, params: Float32) -> None:
         received[run] = params
-        if run == len(configs) - 1 and record.round < shape.num_rounds:
+        if run == len(configs) - 1 and record.round < config.num_rounds:
             for means in virtual_means(problem, configs, record.round, received):
-                totals[:] += landscape.squared_gradients(means)
+                totals[:] += full_loss.squared_gradients(means)
 
     _sweep(problem, configs, quantizer, measure)
-    return totals / shape.total_steps
+    return totals / config.total_steps
 
 
 def virtual_means(

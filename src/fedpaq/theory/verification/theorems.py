@@ -1,4 +1,4 @@
-"""Both theorems held against runs: Theorem 1 over rounds, Theorem 2 over T."""
+"""Both theorems checked against runs: Theorem 1 over rounds, Theorem 2 over T."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from fedpaq.config import FedPAQConfig, require_int
 from fedpaq.errors import ConfigError
 from fedpaq.problems import Problem
 from fedpaq.theory import Estimates, NonConvexBound, StronglyConvexBound, Variant
-from fedpaq.theory.verification.check import BoundCurve, Check, Setting
+from fedpaq.theory.verification.check import BoundCurve, Check, CheckSetting, fit_slope
 from fedpaq.theory.verification.measurement import mean_squared_gradients, squared_errors, with_seeds
-from fedpaq.theory.verification.slope import fit_slope
 
 Float64 = npt.NDArray[np.float64]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
@@ -24,7 +23,7 @@ POINTS = 60  # of a curve that is kept
 def check_strongly_convex(
     problem: Problem,
     estimates: Estimates,
-    setting: Setting,
+    setting: CheckSetting,
     *,
     num_rounds: int | None = None,
     from_first_round: bool = False,
@@ -33,7 +32,7 @@ def check_strongly_convex(
 
     The paper's schedule runs ``num_rounds`` rounds (default: 4 k0) and each bound starts from the error
     measured at its k0. With ``from_first_round`` the schedule begins at k0 instead, where x_0 is
-    known, and the bounds are what one knows before any run.
+    known, so the bounds are known before any run.
     """
     if estimates.optimum is None:
         raise ConfigError(f"problem={problem.name!r} has no unique optimum; use check_non_convex")
@@ -58,7 +57,7 @@ def check_strongly_convex(
 
 def _compare_errors(
     problem: Problem,
-    setting: Setting,
+    setting: CheckSetting,
     bounds: Sequence[StronglyConvexBound],
     errors: Float64,
     start: int,
@@ -97,7 +96,7 @@ def _compare_errors(
 
 
 def check_non_convex(
-    problem: Problem, estimates: Estimates, setting: Setting, total_steps: Sequence[int]
+    problem: Problem, estimates: Estimates, setting: CheckSetting, total_steps: Sequence[int]
 ) -> Check:
     """Measure the averaged squared gradient norm for each T, and Theorem 2's bounds on it."""
     gradients = np.empty((setting.num_seeds, len(total_steps)))
@@ -138,13 +137,14 @@ def check_non_convex(
     )
 
 
-def _worst_ratio(mean: Float64, bounds: Float64) -> float:
-    """Return the largest mean / bound where there is a bound, 0 where there is none."""
-    return float((mean / bounds).max(initial=0.0, where=np.isfinite(bounds)))
+def _worst_ratio(mean: Float64, bounds: Float64) -> float | None:
+    """Return the largest mean / bound where there is a bound, None if there is none: the theorem is silent."""
+    covered = ~np.isnan(bounds)
+    return float((mean[covered] / bounds[covered]).max()) if covered.any() else None
 
 
 def strongly_convex_bound(
-    problem: Problem, estimates: Estimates, setting: Setting, variant: Variant
+    problem: Problem, estimates: Estimates, setting: CheckSetting, variant: Variant
 ) -> StronglyConvexBound:
     """Return Theorem 1 for a problem and a setting."""
     return StronglyConvexBound(
@@ -158,7 +158,7 @@ def strongly_convex_bound(
 
 
 def non_convex_bound(
-    problem: Problem, estimates: Estimates, setting: Setting, total_steps: int, variant: Variant
+    problem: Problem, estimates: Estimates, setting: CheckSetting, total_steps: int, variant: Variant
 ) -> NonConvexBound:
     """Return Theorem 2 for a problem and a setting."""
     return NonConvexBound(

@@ -1,14 +1,17 @@
-"""Landscape: the loss f = 1/n sum_i f_i of a problem, its derivatives and its samples' gradients.
+"""FullLoss: the loss f of a problem on all samples, its derivatives and its samples' gradients.
 
-NumPy in and out, in double precision where the module allows it. A sample that client i holds
-weighs 1 / (n m_i), so every client counts the same whatever it holds, as in the paper.
+NumPy in and out, in double precision where the module allows it. There are two such losses, equal where
+clients hold equally many samples and no sample twice:
+
+    mean over clients   f = 1/n sum_i f_i, the paper's: a sample of client i weighs 1 / (n m_i)
+    mean over samples   what ``Problem.evaluate`` and a run report: every held sample weighs the same
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +25,12 @@ ROWS = 4096  # samples per pass: large products, bounded memory
 GRADIENT_BYTES = 64 * 2**20  # per-sample gradients alive at once
 
 
-class Landscape:
+class FullLoss:
     """f of one problem: ``value``, ``gradient``, ``hessian_product``, ``sample_gradients``."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, mean_over: Literal["clients", "samples"] = "clients") -> None:
         self.problem = problem.to("cpu")
+        weigh = weigh_clients if mean_over == "clients" else weigh_samples
         held, self.weights = weigh(problem.partition)  # heaviest last: equal weights lie together
         self._dtype = torch.float64
         self._inputs, self.targets = self._cast(held)
@@ -127,10 +131,16 @@ class Landscape:
         )
 
 
-def weigh(partition: Partition) -> tuple[npt.NDArray[np.int64], Float64]:
-    """Return the held samples and their weights, which ascend and sum to 1.
+def weigh_samples(partition: Partition) -> tuple[npt.NDArray[np.int64], Float64]:
+    """Return the held samples and equal weights that sum to 1."""
+    held = np.unique(partition.indices)
+    return held, np.full(len(held), 1.0 / len(held)).round(15)
 
-    >>> weigh(Partition.from_lists([[0, 2], [1, 2, 3, 4]]))[1].tolist()
+
+def weigh_clients(partition: Partition) -> tuple[npt.NDArray[np.int64], Float64]:
+    """Return the held samples and their weights, which ascend and sum to 1; clients weigh the same.
+
+    >>> weigh_clients(Partition.from_lists([[0, 2], [1, 2, 3, 4]]))[1].tolist()
     [0.125, 0.125, 0.125, 0.25, 0.375]
     """
     sizes = partition.sizes()

@@ -1,0 +1,21 @@
+"""fedpaq bench codec: ratios as a table and as JSON."""
+
+from __future__ import annotations
+
+import json
+
+from typer.testing import CliRunner
+
+from fedpaq.cli import bench
+
+
+def test_bench_codec_prints_ratios():
+    command = ["codec", "-p", "785", "-p", "3000", "-s", "1", "-s", "0", "--repeats", "1"]
+    result = CliRunner().invoke(bench.app, command, env={"COLUMNS": "80"})
+    assert result.exit_code == 0, result.output
+    assert max(map(len, result.output.splitlines())) <= 80
+    result = CliRunner().invoke(bench.app, [*command, "--json"])
+    rows = json.loads(result.stdout)
+    assert [(row["dimension"], row["levels"]) for row in rows] == [(785, 1), (785, 29), (3000, 1), (3000, 55)]
+    assert all(row["payload_over_entropy"] > 0.9 for row in rows)
+    assert set(bench.COLUMNS.values()) <= rows[0].keys()

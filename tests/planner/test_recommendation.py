@@ -1,0 +1,129 @@
+"""plan: what it recommends, how that follows the network, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import pytest
+
+import fedpaq
+from fedpaq.errors import ConfigError
+from fedpaq.planner import Choice, Plan, SearchSpace, plan
+from fedpaq.quantizers import LowPrecision
+from small_plans import COST, make_task, setting_of, space_of
+
+SPACE = space_of((1, 4), (2, 8), (1, None), (0.5, 2.0))
+
+
+def test_a_plan_recommends_a_run_that_reaches_the_target(problem):
+    found = plan(problem, target_loss=0.56, cost_model=COST, batch_size=5, space=SPACE)
+    assert all(found.pick.seconds <= choice.seconds for choice in found.runners_up)
+    assert found.fedavg.seconds >= found.pick.seconds * 0.99
+    assert found.qsgd.setting.local_steps == 1 and found.qsgd.setting.clients_per_round == 8
+    history = fedpaq.train(problem, found.config(seed=5), quantizer=found.quantizer, cost_model=COST)
+    assert history.final.loss < 0.59  # a mean run, so not always below 0.56 itself
+    values = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert values["pick"]["setting"]["local_steps"] == found.pick.setting.local_steps
+
+
+def test_the_pick_follows_the_network(problem):
+    """When uploads cost nothing clients synchronise more often than when they cost everything."""
+    space = space_of((1, 16), (4,), (1, None), (0.1, 0.4, 1.6))
+    cheap, dear = (
+        plan(
+            problem,
+            target_loss=0.54,
+            cost_model=fedpaq.CostModel.from_ratio(ratio),
+            batch_size=5,
+            space=space,
+            compare=False,
+        ).pick.setting
+        for ratio in (0.001, 10_000)
+    )
+    assert cheap.local_steps <= dear.local_steps == 16
+
+
+@dataclass(frozen=True)
+class Halves:
+    """A quantizer from elsewhere: two norms, one for each half of the update."""
+
+    levels: int
+
+    @property
+    def name(self):
+        return f"halves(s={self.levels})"
+
+    def variance_bound(self, dimension):
+        return LowPrecision(self.levels, bucket_size=-(-dimension // 2)).variance_bound(dimension)
+
+    def quantize(self, update, *, key):
+        return LowPrecision(self.levels, bucket_size=-(-len(update) // 2)).quantize(update, key=key)
+
+    def quantize_batch(self, updates, keys):
+        return LowPrecision(self.levels, bucket_size=-(-updates.shape[1] // 2)).quantize_batch(updates, keys)
+
+
+def test_any_quantizer_can_be_planned_with(problem):
+    space = SearchSpace(
+        local_steps=(4,), clients_per_round=(8,), quantizers=(Halves(3), "none"), step_sizes=(0.5, 1.0)
+    )
+    found = plan(problem, target_loss=0.56, cost_model=COST, batch_size=5, space=space)
+    assert found.quantizer == Halves(3)  # at this ratio smaller uploads win
+    assert found.to_dict()["pick"]["setting"] == {
+        "local_steps": 4,
+        "clients_per_round": 8,
+        "levels": None,
+        "quantizer": "Halves:3",
+    }
+    assert found.qsgd.setting.quantizer == LowPrecision(1)  # QSGD is what it is
+    config = found.config(seed=3)
+    history = fedpaq.train(problem, config, quantizer=found.quantizer, cost_model=COST)
+    each = history.final.payload_bytes / config.num_rounds
+    assert each == pytest.approx(found.pick.upload_bytes / found.pick.rounds, rel=0.1)
+
+
+def test_the_quantizers_of_the_default_space_can_be_replaced(problem):
+    task = make_task(problem=problem, max_clients=8)
+    space = task.default_space(["low-precision:3"])
+    assert str(space.settings()[0]) == "tau=1, r=1, s=3"
+    assert len(task.default_space().quantizers) == 4
+
+
+def test_a_plan_is_the_config_it_recommends_and_json():
+    choice = Choice(setting_of(5, 2, 3), 0.25, rounds=7.2, seconds=9.0, low=5.0, high=12.0, upload_bytes=80.0)
+    found = Plan(
+        task=make_task(batch_size=4),
+        pick=choice,
+        runners_up=[choice],
+        fedavg=None,
+        qsgd=choice,
+        finished=[],
+        gradient_steps=11,
+    )
+    config = found.config(seed=6)
+    assert (config.num_rounds, config.local_steps, config.clients_per_round) == (8, 5, 2)  # 7.2 rounded up
+    assert (config.batch_size, config.step_size, config.seed) == (4, 0.25, 6)
+    values = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert values["fedavg"] is None and values["pick"] == values["qsgd"] == json.loads(
+        json.dumps(choice.to_dict())
+    )
+    assert values["cost_model"]["bandwidth"] == 100.0 and values["gradient_steps"] == 11
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"target_loss": 1e-6}, "is below .*, the lowest training loss"),
+        ({"target_loss": 5.0}, "is not below the loss before training"),
+        ({"max_clients": 9}, "max_clients=9 exceeds num_clients=8"),
+        ({"max_steps": 1, "target_loss": 0.51}, "within max_steps=1 local steps"),
+        ({"max_clients": 4}, "clients_per_round=8 of the search space exceeds max_clients=4"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"cost_model": fedpaq.CostModel.from_ratio(1, accounting="elias")}, "charges real payloads"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_with_its_reason(problem, change, message):
+    arguments = {"target_loss": 0.56, "cost_model": COST, "batch_size": 5, "space": SPACE} | change
+    with pytest.raises(ConfigError, match=message):
+        plan(problem, **arguments)

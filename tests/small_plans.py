@@ -1,0 +1,40 @@
+"""Small tasks, settings and search spaces to plan with."""
+
+from __future__ import annotations
+
+import fedpaq
+from fedpaq.planner import RoundSetting, SearchSpace, Task
+from fedpaq.problems import Partition, Problem, synthetic_logistic
+from fedpaq.quantizers import Identity, LowPrecision
+
+COST = fedpaq.CostModel.from_ratio(100)
+PAID = fedpaq.CostModel(bandwidth=100.0, shift=0.5, scale=2.0)
+
+
+def setting_of(tau, r, levels):
+    """Return a round setting; no levels mean no quantizer."""
+    return RoundSetting(tau, r, LowPrecision(levels) if levels else Identity())
+
+
+def space_of(local_steps, clients_per_round, levels, step_sizes):
+    return SearchSpace(
+        local_steps=local_steps, clients_per_round=clients_per_round, levels=levels, step_sizes=step_sizes
+    )
+
+
+def uneven_problem():
+    """Three clients with 1, 1 and 3 samples: 5/3 on average, which no integer is."""
+    whole = synthetic_logistic(num_clients=5, dimension=3, regularization=0.1)
+    return Problem(
+        model=whole.model,
+        loss=whole.loss,
+        inputs=whole.inputs,
+        targets=whole.targets,
+        partition=Partition.from_lists([[0], [1], [2, 3, 4]]),
+        regularization=0.1,
+    )
+
+
+def make_task(**changes):
+    values = {"problem": uneven_problem(), "target_loss": 0.5, "cost_model": PAID, "max_clients": 3}
+    return Task(**{**values, **changes})
