@@ -9,7 +9,7 @@ seconds rank settings but do not predict times.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -93,34 +93,22 @@ def _message_bits(setting: RoundSetting, dimension: int) -> int:
 def rounds_needed(inputs: TheoryInputs, setting: RoundSetting, target: float, batch_size: int) -> int:
     """Return the least number of rounds whose bound, corrected, is at most ``target``."""
     known = inputs.assumptions
-    assumptions = Assumptions(
-        smoothness=known.smoothness,
-        gradient_variance=known.gradient_variance,
-        strong_convexity=known.strong_convexity,
-        variance_bound=setting.quantizer.variance_bound(inputs.dimension),
-    )
+    q = setting.quantizer.variance_bound(inputs.dimension)
+    given: dict[str, Any] = {
+        "assumptions": replace(known, variance_bound=q),
+        "num_clients": inputs.num_clients,
+        "clients_per_round": setting.clients_per_round,
+        "local_steps": setting.local_steps,
+        "batch_size": batch_size,
+        "variant": "corrected",
+    }
 
     def convex_enough(rounds: int) -> bool:
-        bound = StronglyConvexBound(
-            assumptions=assumptions,
-            num_clients=inputs.num_clients,
-            clients_per_round=setting.clients_per_round,
-            local_steps=setting.local_steps,
-            batch_size=batch_size,
-            variant="corrected",
-        )
+        bound = StronglyConvexBound(**given)
         return known.smoothness / 2 * bound.at(bound.first_round + rounds, inputs.start) <= target
 
     def stationary_enough(rounds: int) -> bool:
-        bound = NonConvexBound(
-            assumptions=assumptions,
-            num_clients=inputs.num_clients,
-            clients_per_round=setting.clients_per_round,
-            local_steps=setting.local_steps,
-            total_steps=rounds * setting.local_steps,
-            batch_size=batch_size,
-            variant="corrected",
-        )
+        bound = NonConvexBound(**given, total_steps=rounds * setting.local_steps)
         return bound.holds and bound.at(inputs.start) <= target
 
     return _least(convex_enough if known.strong_convexity is not None else stationary_enough)

@@ -85,8 +85,8 @@ class Condition:
 def require_in_range(name: str, value: float, *, zero_allowed: bool = False) -> None:
     """Raise ConfigError unless a constant is positive (or 0) and small enough for its powers."""
     require_positive(name, value, zero_allowed=zero_allowed)
-    low, high = RANGE
-    if not low <= value <= high and value:
+    low, high = 0.0 if zero_allowed else RANGE[0], RANGE[1]
+    if not low <= value <= high:
         raise ConfigError(f"{name}={value:g} is out of range; choose {low:g}..{high:g}")
 
 

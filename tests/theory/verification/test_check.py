@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpaq.errors import ConfigError
-from fedpaq.quantizers import Identity, LowPrecision
+from fedpaq.quantizers import Identity, LowPrecision, text_of
 from fedpaq.theory.verification import BoundCurve, Check, CheckSetting, fit_slope
 from small_checks import make_check
 
@@ -107,7 +107,7 @@ def test_a_check_without_any_bound_is_silent_and_does_not_hold(ratios, verdict):
 
 
 @pytest.mark.parametrize("quantizer", [Identity(), LowPrecision(4)])
-def test_a_setting_is_json_with_its_quantizer_by_name(quantizer):
+def test_a_setting_is_json_with_its_quantizer_by_text(quantizer):
     setting = CheckSetting(
         clients_per_round=3, local_steps=2, batch_size=None, quantizer=quantizer, num_seeds=4
     )
@@ -115,7 +115,8 @@ def test_a_setting_is_json_with_its_quantizer_by_name(quantizer):
         "clients_per_round": 3,
         "local_steps": 2,
         "batch_size": None,
-        "quantizer": quantizer.name,
+        "levels": 4 if quantizer == LowPrecision(4) else 0,
+        "quantizer": text_of(quantizer),
         "num_seeds": 4,
     }
 

@@ -101,7 +101,7 @@ def test_a_check_of_one_total_has_no_slope_and_no_bound_where_the_theorem_is_sil
 
 def test_check_becomes_json(theorem_1):
     values = json.loads(json.dumps(theorem_1.to_dict(), allow_nan=False))
-    assert values["setting"]["quantizer"] == "low-precision(s=4)"
+    assert values["setting"]["quantizer"] == "low-precision:4"
     assert [bound["first_round"] for bound in values["bounds"]] == [101, 101, 45]
     assert values["bounds"][0]["values"][0] is None  # before k0
     assert Check.from_dict(values).to_dict() == values

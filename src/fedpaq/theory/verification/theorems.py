@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -147,26 +147,22 @@ def strongly_convex_bound(
     problem: Problem, estimates: Estimates, setting: CheckSetting, variant: Variant
 ) -> StronglyConvexBound:
     """Return Theorem 1 for a problem and a setting."""
-    return StronglyConvexBound(
-        assumptions=estimates.assumptions(setting.quantizer.variance_bound(problem.dimension)),
-        num_clients=problem.num_clients,
-        clients_per_round=setting.clients_per_round,
-        local_steps=setting.local_steps,
-        batch_size=setting.batch_size,
-        variant=variant,
-    )
+    return StronglyConvexBound(**_given(problem, estimates, setting), variant=variant)
 
 
 def non_convex_bound(
     problem: Problem, estimates: Estimates, setting: CheckSetting, total_steps: int, variant: Variant
 ) -> NonConvexBound:
     """Return Theorem 2 for a problem and a setting."""
-    return NonConvexBound(
-        assumptions=estimates.assumptions(setting.quantizer.variance_bound(problem.dimension)),
-        num_clients=problem.num_clients,
-        clients_per_round=setting.clients_per_round,
-        local_steps=setting.local_steps,
-        total_steps=total_steps,
-        batch_size=setting.batch_size,
-        variant=variant,
-    )
+    return NonConvexBound(**_given(problem, estimates, setting), total_steps=total_steps, variant=variant)
+
+
+def _given(problem: Problem, estimates: Estimates, setting: CheckSetting) -> dict[str, Any]:
+    """Return what both theorems are given."""
+    return {
+        "assumptions": estimates.assumptions(setting.quantizer.variance_bound(problem.dimension)),
+        "num_clients": problem.num_clients,
+        "clients_per_round": setting.clients_per_round,
+        "local_steps": setting.local_steps,
+        "batch_size": setting.batch_size,
+    }
