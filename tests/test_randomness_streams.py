@@ -242,6 +242,10 @@ def test_purposes_keep_their_numbers():
         "CHECK": 8,
         "MODULE": 9,
         "DITHER_LOW": 10,
+        "ROTATION": 11,
+        "ROTATION_AGAIN": 12,
+        "ROTATION_THIRD": 13,
+        "SCALE": 14,
     }
 
 

@@ -182,7 +182,7 @@ def test_a_size_just_below_a_unit_is_one_of_it(performance, value, text):
 
 def test_the_page_leaves_out_what_was_not_measured(performance, tmp_path, monkeypatch):
     monkeypatch.setattr(performance, "RESULTS", tmp_path)
-    assert performance.page() == performance.INTRODUCTION.rstrip() + "\n"
+    assert performance.page().split() == performance.INTRODUCTION.split()
     machine = {"processor": "P", "cores": 2, "python": "3", "versions": {"numpy": "2", "fedpaq": "0"}}
     contenders = {"sweep, s=1": {"median_seconds": 0.5, "over_numpy": 0.5}}
     results = {"machine": machine, "runs": 40, "contenders": contenders}

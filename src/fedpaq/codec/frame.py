@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,13 +101,10 @@ def as_bytes(payload: Any) -> memoryview:
         raise WireFormatError(f"payload of type {type(payload).__name__} is not contiguous bytes") from error
 
 
-def read(
-    payload: Any, name_of: Callable[[int], str], dimension: int | None = None, key: Key | None = None
-) -> Header:
-    """Return the header of a payload, its body the whole content; it must announce ``dimension`` if given."""
+def read(payload: Any, dimension: int | None = None) -> tuple[int, int, int, memoryview]:
+    """Return a payload's code, dimension, bytes and content; it must announce ``dimension`` where given."""
     data = as_bytes(payload)
     code = _read_code(data)
-    name = name_of(code)
     announced, at = read_varint(data, 3, "dimension", MAX_DIMENSION)
     if announced == 0:
         raise WireFormatError("dimension=0 of the payload is empty; a message has at least one coordinate")
@@ -116,7 +112,7 @@ def read(
         raise WireFormatError(f"dimension={announced} of the payload is not the {dimension} expected")
     if at > len(data) - CRC_BYTES:
         raise WireFormatError("the payload ends inside dimension; it is truncated")
-    return Header(VERSION, code, name, announced, len(data), data[at:-CRC_BYTES], key=key)
+    return code, announced, len(data), data[at:-CRC_BYTES]
 
 
 def _read_code(data: memoryview) -> int:

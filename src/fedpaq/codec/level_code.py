@@ -7,7 +7,6 @@ content = levels | bucket_size | norms | body
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -70,7 +69,8 @@ def read(header: Header) -> Header:
     norms = np.frombuffer(body[at:stop], "<f4").astype(np.float32)
     if not np.isfinite(norms).all() or np.signbit(norms).any():
         raise WireFormatError("a norm of the payload is negative, infinite or NaN; it is corrupt")
-    return replace(header, levels=levels, bucket_size=width or None, norms=norms, body=body[stop:])
+    front = header.version, header.code, header.code_name, header.dimension, header.payload_bytes
+    return Header(*front, body[stop:], levels, width or None, norms, header.key)
 
 
 def unpack(header: Header) -> QuantizedMessage:

@@ -19,6 +19,7 @@ from fedpaq.quantizers.message import Float64, Message
 from fedpaq.randomness import Key
 
 CODES: dict[str, Code] = {"raw": raw_code.CODE, "levels": level_code.CODE}
+OWN_IDS = {id: code for code in CODES.values() for id in code.names}
 TRUSTED_DIMENSION = 2**28  # the most coordinates a payload may announce to a caller who expects none
 
 
@@ -41,8 +42,7 @@ def find_code(name: str) -> Code:
 
 def code_by_id(id: int) -> Code:
     """Return the code that a frame names, or raise WireFormatError."""
-    code = next((code for code in CODES.values() if id in code.names), None)
-    code = code or next((code for _, code in codes() if id in code.names), None)
+    code = OWN_IDS.get(id) or next((code for _, code in codes() if id in code.names), None)
     if code is None:
         known = ", ".join(f"{id} ({name})" for _, code in codes() for id, name in code.names.items())
         raise WireFormatError(
@@ -85,8 +85,13 @@ def _sealed(name: str, messages: Sequence[Message]) -> list[bytes]:
 
 def read_header(payload: Any, *, dimension: int | None = None, key: Key | None = None) -> Header:
     """Return the checked header of a payload; it must announce ``dimension`` where that is given."""
-    header = frame.read(payload, lambda id: code_by_id(id).names[id], dimension, key)
-    return code_by_id(header.code).read(header)
+    return _read(payload, dimension, key)[0]
+
+
+def _read(payload: Any, dimension: int | None, key: Key | None) -> tuple[Header, Code]:
+    id, announced, size, content = frame.read(payload, dimension)
+    code = code_by_id(id)
+    return code.read(Header(frame.VERSION, id, code.names[id], announced, size, content, key=key)), code
 
 
 def decode(payload: Any, *, dimension: int | None = None, key: Key | None = None) -> Message:
@@ -95,8 +100,8 @@ def decode(payload: Any, *, dimension: int | None = None, key: Key | None = None
     A server should always pass the ``dimension`` it expects: a payload of a few bytes can announce any. Some
     quantizers draw what they need not send from the ``key`` of the update; they need it here again.
     """
-    header = _expected_header(payload, dimension, key)
-    return code_by_id(header.code).unpack(header)
+    header, code = _read_expected(payload, dimension, key)
+    return code.unpack(header)
 
 
 def accumulate(payload: Any, total: Float64, weight: float = 1.0, *, key: Key | None = None) -> None:
@@ -111,20 +116,19 @@ def accumulate(payload: Any, total: Float64, weight: float = 1.0, *, key: Key | 
         raise ConfigError("total is read-only; pass np.zeros(dimension)")
     if not math.isfinite(weight):
         raise ConfigError(f"weight={weight} is not finite; choose a finite number")
-    header = _expected_header(payload, total.size, key)
-    code = code_by_id(header.code)
+    header, code = _read_expected(payload, total.size, key)
     if code.add is not None:
         code.add(header, total, weight)
     else:
         code.unpack(header).add_to(total, weight)
 
 
-def _expected_header(payload: Any, dimension: int | None, key: Key | None) -> Header:
+def _read_expected(payload: Any, dimension: int | None, key: Key | None) -> tuple[Header, Code]:
     """Read the header; without an expectation, refuse one that asks for gigabytes."""
-    header = read_header(payload, dimension=dimension, key=key)
+    header, code = _read(payload, dimension, key)
     if dimension is None and header.dimension > TRUSTED_DIMENSION:
         raise WireFormatError(
             f"dimension={header.dimension} of the payload exceeds {TRUSTED_DIMENSION}; "
             "pass dimension= to decode to accept it"
         )
-    return header
+    return header, code

@@ -86,7 +86,7 @@ class Rotated:
         """Return q, with a quarter to spare: even energy, Gaussian when rotated, is the worst update.
 
         >>> round(Rotated(bits=1.0).variance_bound(10**6), 2)
-        0.66
+        0.65
         """
         require_int("dimension", dimension, 1)
         bits = self._body_bits(dimension)
