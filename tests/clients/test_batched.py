@@ -9,7 +9,6 @@ from torch import nn
 
 import fedpaq
 from fedpaq.clients import Batched, Sequential, local_work
-from fedpaq.clients.graphs import Graphs
 from fedpaq.errors import ConfigError
 from small_problems import make_problem
 
@@ -76,12 +75,3 @@ def test_training_with_it_gives_the_params_of_the_default(config):
 def test_a_module_it_does_not_know_is_refused(config):
     with pytest.raises(ConfigError, match="needs a dense ReLU network"):
         fedpaq.train(make_problem("convnet"), config, executor="batched")
-
-
-def test_nothing_is_captured_on_a_cpu(rng):
-    problem = problem_with("squared", rng)
-    work, graphs = work_of(problem), Graphs()
-    executor = Batched(graphs=graphs)
-    first = executor.local_updates(problem, work)
-    assert torch.equal(first, executor.local_updates(problem, work))
-    assert graphs._seen == {}

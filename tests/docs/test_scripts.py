@@ -190,4 +190,4 @@ def test_the_page_leaves_out_what_was_not_measured(performance, tmp_path, monkey
     page = performance.page()
     assert "## A sweep as one batch" in page and "*P, 2 cores; Python 3, numpy 2.*" in page
     assert "| sweep, s=1 | 500 ms | 0.50 |" in page
-    assert "| at most 0.4 of 40 NumPy runs | 0.50 | **no** |" in page
+    assert "| at most 0.4 x 40 NumPy runs | 0.50 | **no** |" in page

@@ -44,7 +44,6 @@ def is_about(file, subject):
     return file[0] == subject[0] and (file[1] == subject[1] or file[1].startswith(f"{subject[1]}_"))
 
 
-@pytest.mark.xfail(strict=False, reason="until every part of the tree is merged")
 def test_every_test_file_is_named_after_a_module_or_package():
     strays = [file for file in mirrored_files() if not any(is_about(file, subject) for subject in subjects())]
     assert not strays

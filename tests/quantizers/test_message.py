@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codec_cases import arithmetic_message, gaussian_message
-from fedpaq import Identity, Key, LowPrecision, codec
+from fedpaq import Key, LowPrecision, codec
 from fedpaq.quantizers import QuantizedBatch, QuantizedMessage, RawMessage, message
 from fedpaq.quantizers.message import level_dtype, num_buckets
 from fedpaq.server.mean import add_messages
@@ -187,27 +187,3 @@ def test_levels_may_be_read_only_or_out_of_order_in_memory(levels):
         assert np.array_equal(total, expected)
     assert codec.encode(QuantizedMessage(frozen[0], batch.norms[0], levels)) == codec.encode(batch[0])
     assert codec.encode(QuantizedMessage(by_column[0], batch.norms[0], levels)) == codec.encode(batch[0])
-
-
-@pytest.mark.parametrize("density", [0.0, 0.02, 0.5, 1.0])
-@pytest.mark.parametrize("bucket_size", [None, 1, 7, 500])
-def test_adding_a_batch_of_any_density_adds_its_messages_in_order(density, bucket_size):
-    """Below one non-zero in sixteen only those are visited; both ways add in the order of messages."""
-    rng = np.random.default_rng(8)
-    signed = (rng.integers(1, 4, (9, 300)) * (rng.random((9, 300)) < density)).astype(np.int8)
-    norms = rng.random((9, num_buckets(300, bucket_size))).astype(np.float32)
-    batch = QuantizedBatch(signed, norms, 3, bucket_size)
-    run_of = np.array([2, 0, 0, 2, 1, 1, 0, 2, 1])  # runs need not come one after another
-    total = rng.standard_normal((3, 300))
-    expected = total.copy()
-    add_messages(batch, run_of, total)
-    for one, run in zip(batch, run_of, strict=True):
-        one.add_to(expected[run])
-    assert np.array_equal(total.view(np.uint64), expected.view(np.uint64))
-
-
-def test_an_identity_message_is_its_update_and_takes_its_weight():
-    update = np.array([1.0, -2.0], np.float32)
-    messages = Identity().quantize_batch(np.stack([update, 2 * update]), [Key(seed=0)] * 2)
-    assert [one.dequantize().tolist() for one in messages] == [[1.0, -2.0], [2.0, -4.0]]
-    assert Identity().name == "none" and Identity().variance_bound(10) == 0.0 and Identity() == Identity()

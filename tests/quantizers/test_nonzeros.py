@@ -14,7 +14,6 @@ from fedpaq.codec import encode_batch
 from fedpaq.kernels import numba as compiled
 from fedpaq.quantizers import QuantizedBatch, nonzeros
 from fedpaq.quantizers.nonzeros import collect, count
-from fedpaq.server.mean import add_messages
 
 
 @pytest.mark.parametrize("offset", range(9))
@@ -49,22 +48,6 @@ def test_kernels_with_and_without_threads_find_what_numpy_finds(dtype, threads, 
     assert slow.ends[-1] == np.count_nonzero(rows)
 
 
-@pytest.mark.parametrize("levels", [1, 3, 200, 5000])
-@pytest.mark.parametrize("bucket_size", [None, 64])
-def test_a_batch_is_added_as_its_messages_add_themselves(levels, bucket_size):
-    """Sparse batches by their non-zeros, dense ones level by level: the same to the bit."""
-    rng = np.random.default_rng(levels)
-    updates = rng.standard_normal((6, 3000)).astype(np.float32)
-    batch = LowPrecision(levels, bucket_size).quantize_batch(updates, [Key(seed=i) for i in range(6)])
-    run_of = np.array([0, 0, 0, 1, 1, 2])
-    together, one_by_one = rng.standard_normal((2, 3, 3000))
-    one_by_one[:] = together
-    add_messages(batch, run_of, together)
-    for message, run in zip(batch, run_of, strict=True):
-        message.add_to(one_by_one[run])
-    np.testing.assert_array_equal(together, one_by_one)
-
-
 def test_a_batch_looks_for_its_nonzeros_once(monkeypatch):
     batch = QuantizedBatch(np.eye(4, dtype=np.int8), np.ones((4, 1), np.float32), 1)
     first = batch.nonzeros
@@ -78,9 +61,6 @@ def test_part_of_a_batch_has_nonzeros_of_its_own():
     assert batch.nonzeros.ends[-1] == 4
     for part in (batch[1:3], batch[np.array([1, 2])]):
         assert part.nonzeros.positions.tolist() == [1, 2] and len(part) == 2
-
-
-# What a quantizer notes on its way.
 
 
 @pytest.mark.parametrize("bucket_size", [None, 2000, 5000, 3001])

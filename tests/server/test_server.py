@@ -10,7 +10,6 @@ from fedpaq.clients import local_work
 from fedpaq.hardware.ranks import ALONE
 from fedpaq.server import Encoded, Gathered, choose_uplink
 from fedpaq.server.aggregation import ClippedMean, Mean
-from fedpaq.server.gathered import JOB, _unpacked
 from small_problems import make_problem
 
 RUNS = 2
@@ -49,17 +48,3 @@ def test_a_non_finite_update_spoils_its_own_run_only(kind, quantizer, config):
     uplink = {"encoded": Encoded(quantizer, Mean()), "gathered": Gathered(quantizer, Mean(), ALONE)}[kind]
     mean, _ = round_of(uplink, problem, config, spoil=7)  # a client of the second run
     assert np.isfinite(mean[0]).all() and not np.isfinite(mean[1]).any()
-
-
-def test_a_rank_s_part_is_unpacked_as_it_was_packed():
-    payloads = [b"a", b"", b"ccc"]
-    jobs = np.array([(len(payload), 7, client) for client, payload in enumerate(payloads)], JOB)
-    part = (3).to_bytes(8, "little") + jobs.tobytes() + bytes([0, 1]) + b"".join(payloads)
-    found, contents, diverged = _unpacked(part, runs=2)
-    assert [bytes(payload) for payload in contents] == payloads and np.array_equal(found, jobs)
-    assert diverged.tolist() == [0, 1]
-
-
-def test_a_rank_without_jobs_sends_an_empty_part():
-    found, contents, diverged = _unpacked((0).to_bytes(8, "little") + bytes([0]), runs=1)
-    assert len(found) == 0 and contents == [] and diverged.tolist() == [0]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,14 +14,14 @@ from hypothesis import strategies as st
 import fedpaq
 from fedpaq import codec
 from fedpaq.clients.work import LocalWork
-from fedpaq.hardware.ranks import ALONE, Ranks
+from fedpaq.hardware.ranks import ALONE
 from fedpaq.kernels import numba as compiled
-from fedpaq.quantizers import RawMessage
-from fedpaq.server import Encoded, Gathered, choose_uplink
+from fedpaq.server import Encoded, Gathered
 from fedpaq.server.aggregation import ClippedMean, Mean, TrimmedMean
-from fedpaq.server.encoded import is_rejected, payload_bytes, quantize_or_mark_diverged
 
 QUANTIZERS = [fedpaq.LowPrecision(2), fedpaq.LowPrecision(40, 7), fedpaq.Identity()]
+
+
 SERVERS = [Mean(), ClippedMean(), TrimmedMean(trim=0.3)]
 
 
@@ -68,40 +65,6 @@ def by_hand(quantizer, updates, work, runs):
     return total / (len(work) // runs), sizes
 
 
-@dataclass(frozen=True)
-class Table:
-    """Where the threads of one test meet, in place of a network."""
-
-    barrier: threading.Barrier
-    places: list[Any]
-
-    def meet(self, rank, thing):
-        self.places[rank] = thing
-        self.barrier.wait(20)
-        everything = list(self.places)
-        self.barrier.wait(20)
-        return everything
-
-
-@dataclass(frozen=True, eq=False)
-class ThreadRanks(Ranks):
-    """Ranks that are threads of this process."""
-
-    table: Table = None
-
-    def all_gather(self, data):
-        return self.table.meet(self.rank, bytes(data))
-
-
-def shared_round(make_uplink, size, updates, work, runs):
-    """Do a round in ``size`` threads and return each one's (mean, bytes)."""
-    table = Table(threading.Barrier(size), [None] * size)
-    ranks = [ThreadRanks(rank, size, table=table) for rank in range(size)]
-    with ThreadPoolExecutor(size) as pool:
-        rounds = [pool.submit(send_in_parts, make_uplink(each), updates, work, runs) for each in ranks]
-        return [done.result(timeout=30) for done in rounds]
-
-
 @pytest.mark.parametrize("quantizer", QUANTIZERS, ids=lambda quantizer: quantizer.name)
 def test_the_mean_and_the_bytes_are_those_worked_message_by_message(quantizer):
     work = work_of(runs=3, per_run=4)
@@ -122,31 +85,6 @@ def test_a_round_may_be_sent_in_any_parts(cuts, quantizer, server):
         assert np.array_equal(whole[0], parts[0]) and np.array_equal(whole[1], parts[1])
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7])
-@pytest.mark.parametrize("server", SERVERS, ids=lambda server: server.name)
-@pytest.mark.parametrize("quantizer", QUANTIZERS, ids=lambda quantizer: quantizer.name)
-def test_any_number_of_ranks_gathers_what_one_process_encodes(quantizer, server, size):
-    work = work_of(runs=2, per_run=3)
-    updates = updates_of(work, 30)
-    expected = send_in_parts(Encoded(quantizer, server), updates, work, 2)
-    for mean, sizes in shared_round(lambda ranks: Gathered(quantizer, server, ranks), size, updates, work, 2):
-        assert np.array_equal(mean, expected[0]) and np.array_equal(sizes, expected[1])
-
-
-@pytest.mark.parametrize("size", [1, 2, 4])
-@pytest.mark.parametrize("lost", [0, 1], ids=["found by the first rank", "found by the last"])
-@pytest.mark.parametrize("server", SERVERS, ids=lambda server: server.name)
-def test_a_run_that_diverges_on_one_rank_is_lost_on_all_and_the_other_on_none(server, lost, size):
-    work = work_of(runs=2, per_run=4)
-    updates = updates_of(work, 10)
-    quantizer = fedpaq.LowPrecision(3)
-    kept = send_in_parts(Encoded(quantizer, server), updates, work, 2)
-    updates[5 * lost + 1, 3] = np.inf
-    for mean, sizes in shared_round(lambda ranks: Gathered(quantizer, server, ranks), size, updates, work, 2):
-        assert np.array_equal(mean[1 - lost], kept[0][1 - lost]) and sizes[1 - lost] == kept[1][1 - lost]
-        assert np.isnan(mean[lost]).all()
-
-
 @pytest.mark.parametrize("make", [Encoded, lambda *given: Gathered(*given, ALONE)], ids=["encoded", "gathered"])
 @pytest.mark.parametrize("quantizer", QUANTIZERS, ids=lambda quantizer: quantizer.name)
 def test_a_large_but_finite_run_does_not_suffer_from_another_s_nan(quantizer, make):
@@ -163,39 +101,6 @@ def test_a_large_but_finite_run_does_not_suffer_from_another_s_nan(quantizer, ma
     assert np.isnan(mean[1]).all() == (quantizer == QUANTIZERS[0])  # one norm: no message can carry it
 
 
-def test_unusable_updates_become_zeros_and_their_runs_are_named():
-    work = work_of(runs=3, per_run=2)
-    updates = updates_of(work, 5)
-    updates[1, 0], updates[4] = np.nan, np.inf
-    before = updates.copy()
-    messages, diverged = quantize_or_mark_diverged(fedpaq.LowPrecision(2), updates, work)
-    assert diverged.tolist() == [0, 2]
-    assert [not message.signed_levels.any() for message in messages][1::3] == [True, True]
-    usable = [0, 2, 3, 5]
-    expected = [fedpaq.LowPrecision(2).quantize(updates[job], key=work.keys()[job]) for job in usable]
-    assert [messages[job] for job in usable] == expected
-    assert np.array_equal(updates, before, equal_nan=True)
-
-
-def test_a_quantizer_s_own_refusal_decides_what_is_unusable():
-    key = fedpaq.Key(seed=0)
-    large = np.full(4, 3e38, np.float32)
-    assert is_rejected(fedpaq.LowPrecision(1), large, key) and not is_rejected(
-        fedpaq.LowPrecision(1, 1), large, key
-    )
-    assert not is_rejected(fedpaq.Identity(), large, key)
-    assert is_rejected(fedpaq.Identity(), np.full(4, -np.inf, np.float32), key)
-
-
-def test_other_errors_of_a_quantizer_are_not_taken_for_divergence():
-    class Broken(fedpaq.LowPrecision):
-        def quantize_batch(self, updates, keys):
-            raise fedpaq.errors.ConfigError("quantizer=broken is wrong; mend it")
-
-    with pytest.raises(fedpaq.errors.ConfigError, match="mend it"):
-        quantize_or_mark_diverged(Broken(1), np.zeros((2, 3), np.float32), work_of(1, 2))
-
-
 @pytest.mark.parametrize("server", SERVERS, ids=lambda server: server.name)
 def test_without_numba_a_round_is_the_same_to_the_bit(server, monkeypatch):
     work = work_of(runs=2, per_run=3)
@@ -207,20 +112,6 @@ def test_without_numba_a_round_is_the_same_to_the_bit(server, monkeypatch):
         assert np.array_equal(mean, slow_mean) and np.array_equal(sizes, slow_sizes)
 
 
-def test_a_round_of_a_single_client_and_coordinate_is_carried():
-    work = work_of(runs=1, per_run=1)
-    for quantizer in QUANTIZERS:
-        mean, sizes = send_in_parts(Encoded(quantizer, Mean()), np.full((1, 1), -2.5, np.float32), work, 1)
-        assert mean.tolist() == [[-2.5]] and sizes[0] <= 20
-
-
-def test_other_rounds_are_quantized_with_other_draws():
-    updates = updates_of(work_of(1, 2), 60)
-    uplink = Encoded(fedpaq.LowPrecision(1), Mean())
-    third, again, fourth = (send_in_parts(uplink, updates, work_of(1, 2, round), 1)[0] for round in (3, 3, 4))
-    assert np.array_equal(third, again) and not np.array_equal(third, fourth)
-
-
 def test_updates_may_be_tensors():
     work = work_of(runs=2, per_run=2)
     updates = updates_of(work, 9)
@@ -228,48 +119,3 @@ def test_updates_may_be_tensors():
         from_array = send_in_parts(uplink, updates, work, 2)
         from_tensor = send_in_parts(uplink, torch.from_numpy(updates), work, 2)
         assert np.array_equal(from_array[0], from_tensor[0]) and np.array_equal(from_array[1], from_tensor[1])
-
-
-def test_shares_of_one_process_are_everything():
-    for uplink in (Encoded(QUANTIZERS[0], Mean()), Gathered(QUANTIZERS[0], Mean(), ALONE)):
-        assert list(range(10))[uplink.share(10)] == list(range(10))
-        assert uplink.payload_size_source == "encoded"
-
-
-@pytest.mark.parametrize("dimension", [1, 127, 128, 16_383, 16_384])
-def test_raw_payloads_are_counted_to_the_byte_where_the_header_grows(dimension):
-    message = RawMessage(np.ones(dimension, np.float32))
-    assert codec.raw_bytes(dimension) == len(codec.encode(message)) == payload_bytes([message])[0]
-
-
-def test_raw_and_quantized_messages_may_be_counted_together():
-    messages = [
-        RawMessage(np.ones(9, np.float32)),
-        fedpaq.LowPrecision(1).quantize(np.ones(9), key=fedpaq.Key(seed=0)),
-    ]
-    assert payload_bytes(messages) == [len(codec.encode(message)) for message in messages]
-    assert payload_bytes([]) == []
-
-
-class OwnMean(Mean):
-    """A server of one's own, which may do anything with messages."""
-
-
-class OwnIdentity(fedpaq.Identity):
-    """A quantizer of one's own."""
-
-
-@pytest.mark.parametrize(
-    ("quantizer", "server", "ranks", "kind"),
-    [
-        (fedpaq.Identity(), Mean(), Ranks(0, 2), Gathered),
-        (OwnIdentity(), Mean(), Ranks(0, 2), Gathered),
-        (fedpaq.Identity(), OwnMean(), Ranks(0, 2), Gathered),
-        (fedpaq.LowPrecision(1), Mean(), Ranks(1, 2), Gathered),
-        (fedpaq.Identity(), ClippedMean(), Ranks(1, 2), Gathered),
-        (fedpaq.Identity(), Mean(), ALONE, Encoded),
-        (OwnIdentity(), OwnMean(), ALONE, Encoded),
-    ],
-)
-def test_several_ranks_gather_and_one_process_encodes(quantizer, server, ranks, kind, logistic):
-    assert type(choose_uplink(quantizer, server, logistic, ranks)) is kind

@@ -8,8 +8,7 @@ from __future__ import annotations
 from fedpaq.clients.batched import Batched
 from fedpaq.clients.choice import EXECUTORS, Executor, choose_executor
 from fedpaq.clients.dense import Dense
-from fedpaq.clients.one_client import train_one_client
-from fedpaq.clients.sequential import Sequential
+from fedpaq.clients.sequential import Sequential, train_one_client
 from fedpaq.clients.vectorised import Vectorised
 from fedpaq.clients.work import LocalWork, draw_participants, local_work
 

@@ -1,0 +1,68 @@
+"""Dense: compiled local work, the same bits for any cut, each loss, and what it needs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedpaq
+from fedpaq.clients import Dense, Sequential, choose_executor, local_work
+from fedpaq.errors import ConfigError
+from fedpaq.kernels import numba as compiled
+from small_problems import make_problem
+
+
+def work_of(problem, config, round=2):
+    participants = np.stack([np.arange(config.clients_per_round), np.arange(config.clients_per_round) + 2])
+    params = np.stack([problem.initial_params, problem.initial_params * np.float32(0.5)])
+    second = fedpaq.FedPAQConfig(**{**config.to_dict(), "seed": 12, "step_size": 0.2})
+    (work,) = local_work(problem, [config, second], round, params, participants)
+    return work
+
+
+def test_the_dense_executor_is_bit_identical_for_any_cut():
+    problem = make_problem("mlp")
+    config = fedpaq.FedPAQConfig(clients_per_round=8, local_steps=4, total_steps=4, batch_size=4, step_size=0.1)
+    work = next(local_work(problem, [config], 0, problem.initial_params[None], np.arange(8)[None]))
+    whole = Dense().local_updates(problem, work)
+    parts = np.concatenate([Dense().local_updates(problem, part) for _, part in work.chunks(3)])
+    assert np.array_equal(whole, parts)
+
+
+@pytest.mark.parametrize("loss", ["cross-entropy", "logistic", "squared"])
+def test_the_dense_executor_knows_each_loss(loss, rng):
+    inputs = rng.standard_normal((40, 9)).astype(np.float32)
+    targets = {
+        "cross-entropy": rng.integers(0, 4, 40),
+        "logistic": rng.integers(0, 2, (40, 4)).astype(np.float32),
+        "squared": rng.standard_normal((40, 4)).astype(np.float32),
+    }[loss]
+    losses = {
+        "cross-entropy": nn.CrossEntropyLoss(),
+        "logistic": nn.BCEWithLogitsLoss(),
+        "squared": nn.MSELoss(),
+    }
+    torch.manual_seed(0)
+    problem = fedpaq.Problem(
+        model=nn.Sequential(nn.Linear(9, 6), nn.ReLU(), nn.Linear(6, 4)),
+        loss=losses[loss],
+        inputs=inputs,
+        targets=targets,
+        partition=fedpaq.problems.iid(40, 4),
+        regularization=0.1,
+    )
+    assert problem.dense_network is not None and problem.dense_network.loss == loss
+    config = fedpaq.FedPAQConfig(clients_per_round=4, local_steps=3, total_steps=3, batch_size=5, step_size=0.3)
+    work = next(local_work(problem, [config], 0, problem.initial_params[None], np.arange(4)[None]))
+    expected = Sequential().local_updates(problem, work).numpy()
+    assert np.abs(Dense().local_updates(problem, work) - expected).max() < 1e-5
+
+
+def test_without_numba_auto_vectorises_and_dense_says_why(monkeypatch, config):
+    monkeypatch.setattr(compiled, "load", lambda name: None)
+    problem = make_problem("mlp")
+    assert choose_executor("auto", problem).name in ("vectorised", "sequential")
+    with pytest.raises(ConfigError, match="needs numba"):
+        Dense().local_updates(problem, work_of(problem, config))

@@ -1,0 +1,51 @@
+"""MeanAccumulator: one plain mean for messages, payloads and sums made elsewhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpaq import Key, LowPrecision, WireFormatError, encode
+from fedpaq.server.mean import MeanAccumulator, add_messages
+
+
+@pytest.mark.parametrize("levels", [1, 3, 200, 5000])
+@pytest.mark.parametrize("bucket_size", [None, 64])
+def test_a_batch_is_added_as_its_messages_add_themselves(levels, bucket_size):
+    """Sparse batches by their non-zeros, dense ones level by level: the same to the bit."""
+    rng = np.random.default_rng(levels)
+    updates = rng.standard_normal((6, 3000)).astype(np.float32)
+    batch = LowPrecision(levels, bucket_size).quantize_batch(updates, [Key(seed=i) for i in range(6)])
+    run_of = np.array([0, 0, 0, 1, 1, 2])
+    together, one_by_one = rng.standard_normal((2, 3, 3000))
+    one_by_one[:] = together
+    add_messages(batch, run_of, together)
+    for message, run in zip(batch, run_of, strict=True):
+        message.add_to(one_by_one[run])
+    np.testing.assert_array_equal(together, one_by_one)
+
+
+def test_messages_payloads_and_sums_give_one_mean():
+    updates = np.random.default_rng(0).standard_normal((6, 40)).astype(np.float32)
+    keys = [Key(seed=1, client=client) for client in range(6)]
+    messages, run_of = LowPrecision(3).quantize_batch(updates, keys), np.repeat([0, 1], 3)
+    by_message, by_payload, by_sum = (MeanAccumulator(2, 40) for _ in range(3))
+    by_message.add(messages, run_of)
+    for message, key, run in zip(messages, keys, run_of, strict=True):
+        by_payload.add_payload(encode(message), int(run), key)
+    totals = np.zeros((2, 40))
+    add_messages(messages, run_of, totals)
+    by_sum.add_sums(totals, np.array([3, 3]))
+    assert np.array_equal(by_message.mean(), by_payload.mean())
+    assert np.array_equal(by_message.mean(), by_sum.mean())
+
+
+def test_a_payload_that_does_not_decode_does_not_count():
+    accumulator = MeanAccumulator(1, 4)
+    good = encode(LowPrecision(1).quantize(np.ones(4, np.float32), key=Key(seed=0)))
+    accumulator.add_payload(good, 0, Key(seed=0))
+    before = accumulator.mean()
+    for bad in (good[:-1], good + b"\0", b""):
+        with pytest.raises(WireFormatError):
+            accumulator.add_payload(bad, 0, Key(seed=0))
+    assert np.array_equal(accumulator.mean(), before)
