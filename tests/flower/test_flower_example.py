@@ -12,6 +12,7 @@ import pytest
 from flwr.app import ArrayRecord, Context, RecordDict
 
 import fedpaq
+from fedpaq.quantizers import QUANTIZERS, parse
 from flower.deployments import EXAMPLE
 from flower.in_process_grid import InProcessGrid
 
@@ -27,15 +28,21 @@ def example(monkeypatch):
         del sys.modules[name]
 
 
-def test_the_example_learns_and_leaves_what_the_simulator_would(example, tmp_path, capsys):
+@pytest.mark.parametrize("text", ["low-precision:1", "rotated:payload_bytes=40", "random-sparse:0.1", "none"])
+def test_the_example_leaves_what_the_simulator_would_with_any_quantizer(
+    text, example, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.syspath_prepend(str(EXAMPLE.parent / "random-sparse"))
+    monkeypatch.setitem(QUANTIZERS, "random-sparse", importlib.import_module("random_sparse").RandomSparse)
     run_config = {"num-clients": 3, "clients-per-round": 2, "num-rounds": 2, "seed": 5, "local-steps": 2}
     run_config |= {"batch-size": 10, "step-size": 0.2, "deadline": 60.0, "checkpoint": "", "result": ""}
+    run_config["quantizer"] = text
     result = tmp_path / "result.npz"
     run_config["result"] = str(result)
     grid = InProcessGrid(example["client_app"].app, 3, run_config=run_config)
     example["server_app"].app(grid, Context(1, 1, {}, RecordDict(), run_config))
     problem, config = example["task"].load_problem(3, 5), example["task"].training(run_config)
-    expected = fedpaq.train(problem, config, quantizer=fedpaq.LowPrecision(1), executor="sequential")
+    expected = fedpaq.train(problem, config, quantizer=parse(text), executor="sequential")
     with np.load(result) as found:
         np.testing.assert_array_equal(found["params"], expected.params)
         assert [entry["counted"] for entry in json.loads(str(found["history"]))] != []

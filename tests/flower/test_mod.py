@@ -53,6 +53,28 @@ def test_the_reply_holds_the_payload_of_the_quantized_update(rng):
     assert payload_of(reply) == codec.encode(message)
 
 
+@pytest.mark.parametrize("text", ["low-precision:3", "rotated:2", "none"])
+def test_the_quantizer_is_given_by_text_by_object_or_by_the_run_config(text):
+    quantizer = fedpaq.quantizers.parse(text)
+    by_config = Context(1, 1, {"partition-id": 0}, RecordDict(), {"quantizer": text})
+    replies = [
+        payload_of(drifting_app(mod)(train_message(record(w=np.zeros(50, np.float32))), given))
+        for mod, given in (
+            (quantize_mod(quantizer=text), context()),
+            (quantize_mod(quantizer=quantizer), context()),
+            (quantize_mod(), by_config),
+        )
+    ]
+    assert replies[0] == replies[1] == replies[2]
+    assert codec.read_header(replies[0]).code_name == {"l": "gap", "r": "rotated", "n": "raw"}[text[0]]
+
+
+def test_levels_and_a_quantizer_cannot_both_be_given():
+    for options in ({"levels": 1}, {"bucket_size": 4}, {"levels": None}):
+        with pytest.raises(ConfigError, match="give one of the two"):
+            quantize_mod(quantizer="none", **options)
+
+
 def test_without_levels_the_update_travels_as_float32():
     app = drifting_app(quantize_mod(levels=None))
     reply = app(train_message(record(w=np.zeros(5, np.float32))), context(1))

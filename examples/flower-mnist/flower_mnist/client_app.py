@@ -8,7 +8,7 @@ from flwr.clientapp import ClientApp
 from fedpaq.flower import quantize_mod
 from flower_mnist.task import load_problem, train
 
-app = ClientApp(mods=[quantize_mod(levels=1)])
+app = ClientApp(mods=[quantize_mod()])  # the run config names the quantizer
 
 
 @app.train()

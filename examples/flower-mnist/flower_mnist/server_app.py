@@ -30,6 +30,7 @@ def main(grid: Grid, context: Context) -> None:
         clients_per_round=int(settings["clients-per-round"]),
         num_clients=int(settings["num-clients"]),
         seed=int(settings["seed"]),
+        quantizer=str(settings["quantizer"]),
         deadline=float(settings["deadline"]),
         checkpoint=str(settings["checkpoint"]) or None,
         cost_model=CostModel.from_ratio(100),

@@ -26,6 +26,8 @@ from fedpaq.randomness import Key
 App = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, App], Message]
 
+DEFAULT = "low-precision:1"
+UNSET = object()  # None means: not quantized
 NO_STRATEGY = (
     "the server's train message has no 'fedpaq' record: quantize_mod is installed in the ClientApp, but the "
     "ServerApp's strategy is not FedPAQ; write strategy = fedpaq.flower.FedPAQ(clients_per_round=...)"
@@ -34,29 +36,33 @@ NO_STRATEGY = (
 
 def quantize_mod(
     *misplaced: Any,
-    levels: int | None = 1,
-    bucket_size: int | None = None,
     quantizer: Quantizer | str | None = None,
+    levels: Any = UNSET,
+    bucket_size: int | None = None,
 ) -> Mod:
     """Return the mod that uploads Q(x_local - x_received) instead of the model.
 
-    ``quantizer`` is any quantizer or its text, such as ``"low-precision:1"``. Without one, ``levels`` [s] and
-    ``bucket_size`` are those of ``LowPrecision``, and ``levels=None`` sends the update as float32. Works for
-    any app whose train reply holds one ArrayRecord.
+    ``quantizer`` is any quantizer or its text, such as ``"rotated:0.03"``. ``levels`` [s] and ``bucket_size``
+    are short for ``LowPrecision``; ``levels=None`` sends the update as float32. Without any of them the run
+    config says it (``quantizer = "rotated:0.03"``), and where it does not, ``LowPrecision(levels=1)`` is
+    used. Works for any app whose train reply holds one ArrayRecord.
 
     >>> app = ClientApp(mods=[quantize_mod(levels=1)])  # doctest: +SKIP
     """
     if misplaced:
         raise ConfigError("quantize_mod takes named settings only; write mods=[quantize_mod(levels=1)]")
-    if quantizer is not None and (levels, bucket_size) != (1, None):
+    by_levels = levels is not UNSET or bucket_size is not None
+    if quantizer is not None and by_levels:
         raise ConfigError("quantize_mod got quantizer= and levels= or bucket_size=; give one of the two")
-    by_levels = Identity() if levels is None else LowPrecision(levels, bucket_size)
-    chosen: Quantizer = by_levels if quantizer is None else as_quantizer(quantizer)
+    fixed: Quantizer | None = None if quantizer is None else as_quantizer(quantizer)
+    if by_levels:
+        fixed = Identity() if levels is None else LowPrecision(1 if levels is UNSET else levels, bucket_size)
 
     def mod(message: Message, context: Context, call_next: App) -> Message:
         if message.metadata.message_type.split(".")[0] != "train":
             return call_next(message, context)
         asked = protocol.read_record(message.content, NO_STRATEGY)
+        chosen = fixed or as_quantizer(str(context.run_config.get("quantizer", DEFAULT)))
         if asked["asked"] == protocol.WHO:
             _warm_up(chosen)
             who = protocol.answer(client=client_of(context))
