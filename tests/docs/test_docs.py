@@ -20,10 +20,8 @@ BLOCKS = [
     )
 ]
 NAMES = sorted(set(re.findall(r"`(fedpaq\.[\w.]+)`", (DOCS / "paper-to-code.md").read_text())))
-PROSE = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"] + [
-    f"docs/{name}.md"
-    for name in ("index", "quickstart", "design", "wire-format", "api", "performance", "paper-to-code")
-]
+PROSE = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+PROSE += sorted(f"docs/{path.name}" for path in DOCS.glob("*.md"))
 
 
 @pytest.mark.parametrize(("page", "code"), BLOCKS)

@@ -1,7 +1,7 @@
 """Accounting: what a message costs by the formulas of the papers, beside what a payload really takes.
 
-    fixed-width   p (1 + ceil(log2(s + 1))) + 32: a sign and a level a coordinate; the count the FedPAQ
-                  paper's figures assume
+    fixed-width   p (1 + ceil(log2(s + 1))) + 32: a sign and a level per coordinate. Our reading of the FedPAQ
+                  paper, which says only "the number of bits required to encode"
     elias         (3 + 3/2 log2(2 (s^2 + p) / (s (s + sqrt(p))))) s (s + sqrt(p)) + 32: QSGD's bound for
                   Elias-coded gaps, signs and levels (Alistarh et al. 2017, Theorem 3.2, without its
                   o(1)), made for small s; never more than the fixed-width count
