@@ -6,16 +6,8 @@ import numpy as np
 import torch
 from torch import nn
 
-import fedpaq
-from fedpaq.clients import Dense, Sequential, Vectorised, local_work
-
-
-def work_of(problem, config, round=2):
-    participants = np.stack([np.arange(config.clients_per_round), np.arange(config.clients_per_round) + 2])
-    params = np.stack([problem.initial_params, problem.initial_params * np.float32(0.5)])
-    second = fedpaq.FedPAQConfig(**{**config.to_dict(), "seed": 12, "step_size": 0.2})
-    (work,) = local_work(problem, [config, second], round, params, participants)
-    return work
+from fedpaq.clients import Dense, Sequential, Vectorised
+from small_work import work_of
 
 
 def sgd_by_hand(problem, work):

@@ -12,14 +12,7 @@ from fedpaq.clients import Dense, Sequential, choose_executor, local_work
 from fedpaq.errors import ConfigError
 from fedpaq.kernels import numba as compiled
 from small_problems import make_problem
-
-
-def work_of(problem, config, round=2):
-    participants = np.stack([np.arange(config.clients_per_round), np.arange(config.clients_per_round) + 2])
-    params = np.stack([problem.initial_params, problem.initial_params * np.float32(0.5)])
-    second = fedpaq.FedPAQConfig(**{**config.to_dict(), "seed": 12, "step_size": 0.2})
-    (work,) = local_work(problem, [config, second], round, params, participants)
-    return work
+from small_work import work_of
 
 
 def test_the_dense_executor_is_bit_identical_for_any_cut():

@@ -7,14 +7,7 @@ import numpy as np
 import fedpaq
 from fedpaq.clients import local_work
 from small_problems import make_problem
-
-
-def work_of(problem, config, round=2):
-    participants = np.stack([np.arange(config.clients_per_round), np.arange(config.clients_per_round) + 2])
-    params = np.stack([problem.initial_params, problem.initial_params * np.float32(0.5)])
-    second = fedpaq.FedPAQConfig(**{**config.to_dict(), "seed": 12, "step_size": 0.2})
-    (work,) = local_work(problem, [config, second], round, params, participants)
-    return work
+from small_work import work_of
 
 
 def test_full_batches_of_unequal_clients_use_every_sample_once_a_step():

@@ -6,26 +6,11 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from codec_cases import gaussian_message, uneven_message
 from fedpaq.codec import accumulate, decode, encode, encode_batch, level_code, order0_entropy, read_header
 from fedpaq.codec.frame import BLOCK, GAP
 from fedpaq.quantizers import QuantizedMessage
-
-
-@st.composite
-def messages(draw):
-    levels = draw(st.sampled_from([1, 2, 5, 15, 16, 127, 128, 32767]))
-    dimension = draw(st.integers(1, 700))
-    bucket_size = draw(st.none() | st.integers(1, 900))
-    pool = draw(st.lists(st.integers(-levels, levels), min_size=1, max_size=8))
-    zeros = draw(st.integers(0, 60))
-    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    signed = rng.choice(np.array(pool + [0] * zeros), dimension)
-    buckets = 1 if bucket_size is None else -(-dimension // bucket_size)
-    norms = rng.random(buckets).astype(np.float32)
-    return QuantizedMessage(signed.astype(np.int8 if levels <= 127 else np.int16), norms, levels, bucket_size)
 
 
 def test_every_level_of_the_widest_quantizer_survives():

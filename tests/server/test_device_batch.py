@@ -8,7 +8,7 @@ import torch
 import fedpaq
 from fedpaq import codec
 from fedpaq.server.device_batch import DEVICE_BATCHES, ValuesOnDevice, device_batch
-from server.test_encoded import work_of
+from small_rounds import work_of
 
 
 def test_updates_on_the_host_need_no_device():

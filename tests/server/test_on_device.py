@@ -8,7 +8,7 @@ import torch
 import fedpaq
 from fedpaq.server import OnDevice
 from fedpaq.server.device_batch import DEVICE_BATCHES, ValuesOnDevice
-from server.test_encoded import updates_of, work_of
+from small_rounds import updates_of, work_of
 
 
 class OnHost(ValuesOnDevice):

@@ -8,8 +8,7 @@ import fedpaq
 from fedpaq.hardware.ranks import ALONE, Ranks
 from fedpaq.server import Encoded, Gathered, choose_uplink
 from fedpaq.server.aggregation import ClippedMean, Mean
-
-QUANTIZERS = [fedpaq.LowPrecision(2), fedpaq.LowPrecision(40, 7), fedpaq.Identity()]
+from small_rounds import QUANTIZERS
 
 
 def test_shares_of_one_process_are_everything():
