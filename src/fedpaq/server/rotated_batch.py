@@ -37,7 +37,7 @@ from fedpaq.server.rotated_sizes import payload_bytes
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 Usable = npt.NDArray[np.bool_]
-CHUNK = 2**27  # rotated coordinates at once: half a gigabyte
+CHUNK = 2**29  # rotated coordinates at once: two gigabytes
 SUM_BLOCK = 256  # rows of estimates are multiples of this
 PLANNED = 512  # updates that a thread plans at a time
 THREADS = min(8, os.cpu_count() or 1)
@@ -106,7 +106,8 @@ class RotatedOnDevice:
                     group.scales, group.signs, group.shape, estimates,
                 )  # fmt: skip
                 units[targets, 0] = torch.where(group.usable, 1.0, math.nan).double()
-            for job in range(jobs.start, jobs.stop) if self._has_others(jobs) else ():
+            grouped = np.concatenate([group.jobs for group in groups]) if groups else np.zeros(0, np.int64)
+            for job in np.setdiff1d(np.arange(jobs.start, jobs.stop), grouped).tolist():
                 self._place(job, estimates[job - jobs.start], units[job - jobs.start])
             bounds = (first_job - jobs.start).clamp(0, rows)
             cuda.load("low_precision").add_rows(estimates, units, bounds, total)
@@ -120,7 +121,9 @@ class RotatedOnDevice:
         """Return the messages and which of them are usable."""
         nothing = Blocks(self._dimension, 1)
         keys = self._work.keys()
-        messages: list[Message] = [self._on_host.get(j, zero_message(nothing, keys[j])) for j in range(len(keys))]
+        messages: list[Message] = [
+            self._on_host.get(j, zero_message(nothing, keys[j])) for j in range(len(keys))
+        ]
         usable = self._finite.copy()
         for group in (group for chunk in self._groups for group in chunk):
             usable[group.jobs] = group.usable.cpu().numpy()
@@ -216,11 +219,6 @@ class RotatedOnDevice:
         except NonFiniteUpdateError:
             self._finite[job] = False
 
-    def _has_others(self, jobs: slice) -> bool:
-        """Whether some of these jobs are in no group."""
-        groups = self._groups[jobs.start // self._chunk] if self._groups else []
-        return sum(len(group.jobs) for group in groups) < jobs.stop - jobs.start
-
     def _place(self, job: int, estimate: Tensor, unit: Tensor) -> None:
         """Write what a job that is in no group adds: estimate times unit."""
         if job in self._on_host:
@@ -231,12 +229,8 @@ class RotatedOnDevice:
             unit[0] = 1.0 if rotated else float(message.units()[0])  # type: ignore[attr-defined]
         elif not self._finite[job]:
             unit[0] = math.nan
-        elif not self._grouped(job):
+        else:
             estimate.zero_()
-
-    def _grouped(self, job: int) -> bool:
-        groups = self._groups[job // self._chunk] if self._groups else []
-        return any(job in group.jobs for group in groups)
 
 
 def messages_of(group: Group, keys: Sequence[Any]) -> Iterator[RotatedMessage]:

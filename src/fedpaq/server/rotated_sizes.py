@@ -30,9 +30,7 @@ EXACT = 2**16  # non-zeros of a cut that are looked at one by one
 SIDES = 8  # messages of a cut whose scales are encoded; the others take their mean
 
 
-def payload_bytes(
-    groups: Sequence[Any], on_host: Mapping[int, Message], dimension: int, jobs: int
-) -> Float64:
+def payload_bytes(groups: Sequence[Any], on_host: Mapping[int, Message], dimension: int, jobs: int) -> Float64:
     """Return the payload bytes (jobs,) of ``rotated_batch.Group``s; jobs in none are on the host or zeros."""
     nothing = zero_message(Blocks(dimension, 1), Key(seed=0))
     sizes: Float64 = np.full(jobs, float(len(codec.encode(nothing))))
@@ -102,9 +100,7 @@ def exact_bytes(group: Any, counts: npt.NDArray[np.int64]) -> Float64:
     return sizes
 
 
-def body_bytes(
-    signed: torch.Tensor, counts: npt.NDArray[np.int64], largest: npt.NDArray[np.int32]
-) -> Float64:
+def body_bytes(signed: torch.Tensor, counts: npt.NDArray[np.int64], largest: npt.NDArray[np.int32]) -> Float64:
     """Return the bytes of the bodies of levels (messages, padded), by encoding them on the host."""
     padded = signed.shape[1]
     bodies = np.empty(len(counts))

@@ -1,6 +1,6 @@
 """The random rotation of many updates on the GPU, and back; twin: ``fedpaq.quantizers.rotated.rotation``.
 
-A tile of up to 32,768 coordinates stays in registers, so a block that is one tile is read once and written
+A tile of up to 16,384 coordinates stays in registers, so a block that is one tile is read once and written
 once, whatever the turns. A larger block passes its narrow levels tile by tile, its wide ones sixteen rows at a
 time. Levels run from narrow to wide and are float32 sums and differences alone, so the order is the twin's.
 Signs are one bit of a word: the words are drawn once, for both ways.
@@ -28,9 +28,10 @@ GROUP_COORDINATES = 8192  # whose signs are one group of 256 words
 class Tiling:
     """How blocks are cut for the GPU; every choice gives the same bits."""
 
-    whole: int = 32_768  # blocks up to this size are one tile
+    whole: int = 16_384  # blocks up to this size are one tile
     part: int = 8192  # the tile of larger blocks
-    coordinates_a_warp: int = 2048
+    coordinates_a_warp: int = 512
+    column_coordinates_a_warp: int = 2048  # more than in a tile: nothing but loads, sums and stores
     radix: int = 16  # rows of a larger block that are mixed at a time
     columns: int = 512  # coordinates of each of these rows
 
@@ -39,8 +40,12 @@ class Tiling:
         return size if size <= self.whole else self.part
 
     def warps(self, coordinates: int) -> int:
-        """Return the warps of a program that holds so many coordinates."""
-        return min(max(coordinates // self.coordinates_a_warp, 1), 16)
+        """Return the warps of a program that holds a tile of so many coordinates."""
+        return min(max(coordinates // self.coordinates_a_warp, 1), 32)
+
+    def column_warps(self, coordinates: int) -> int:
+        """Return the warps of a program that holds so many coordinates in columns."""
+        return min(max(coordinates // self.column_coordinates_a_warp, 1), 32)
 
 
 TILING = Tiling()
@@ -207,7 +212,7 @@ def mix_columns(values: Tensor, width: int, tiling: Tiling) -> None:
         chunks = width // columns
         columns_kernel[(values.numel() // (radix * columns),)](
             values, width, chunks, radix, radix.bit_length() - 1, columns,
-            num_warps=tiling.warps(radix * columns), enable_fp_fusion=False,
+            num_warps=tiling.column_warps(radix * columns), enable_fp_fusion=False,
         )  # fmt: skip
         width *= radix
 
@@ -216,7 +221,7 @@ def rotate_back(
     levels: Tensor, rows: Tensor, targets: Tensor, scales: Tensor, words: Tensor, shape: Shape,
     estimates: Tensor, tiling: Tiling = TILING,
 ) -> None:  # fmt: skip
-    """Write scale W^T level of some rows of levels (jobs, blocks, n) to these rows of ``estimates`` (any, p)."""
+    """Write scale W^T level of some rows of levels (jobs, blocks, n) to rows ``targets`` of ``estimates``."""
     tile = tiling.tile(shape.size)
     tiles = shape.size // tile
     scratch = levels.new_empty(0 if tiles == 1 else len(rows) * shape.padded, dtype=torch.float32)

@@ -125,7 +125,7 @@ def threshold_kernel(rotated, wanted, inverses, found, collected, thresholds, ca
 @triton.jit
 def levels_kernel(
     rotated, inverses, thresholds, levels, products, counts, magnitudes, largest, size,
-    LANES: tl.constexpr, UNROLL: tl.constexpr,
+    LANES: tl.constexpr, HALVINGS: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """Round one block; 256 lanes run down it, then the lanes are halved."""
     number = tl.program_id(0).to(tl.int64)
@@ -145,10 +145,7 @@ def levels_kernel(
             level = tl.where(value < 0.0, -level, level)
             product += value.to(tl.float64) * level.to(tl.float64)
             tl.store(levels + at + start + part * LANES, level.to(levels.dtype.element_ty))
-    LOG: tl.constexpr = (LANES > 1) + (LANES > 2) + (LANES > 4) + (LANES > 8) + (LANES > 16) + (LANES > 32) + (
-        LANES > 64
-    ) + (LANES > 128)
-    for step in tl.static_range(LOG):
+    for step in tl.static_range(HALVINGS):
         product = tl.sum(tl.reshape(product, (2, LANES >> (step + 1))), axis=0)  # two terms: no order to fix
     tl.store(products + number, tl.sum(product, axis=0))
     tl.store(counts + number, tl.sum(sent, axis=0))
@@ -174,8 +171,8 @@ def round_blocks(
 ) -> RoundedBlocks:
     """Round blocks (jobs, blocks, n); the others are (jobs, blocks).
 
-    ``wanted`` (int32) is the twin's; ``guesses`` (float32) are surely below the magnitudes wanted, or the search
-    is slow; ``inverses`` (float32) are 0.5 / least. ``kind`` is int8 where no block sends all.
+    ``wanted`` (int32) is the twin's; ``guesses`` (float32) are below the magnitudes wanted, or the search is
+    slow; ``inverses`` (float32) are 0.5 / least. ``kind`` is int8 where no block sends all.
     """
     size, blocks = rotated.shape[2], wanted.numel()
     tile = min(size, COLLECTED)
@@ -199,6 +196,7 @@ def round_blocks(
     lanes = min(size, LANES)
     levels_kernel[(blocks,)](
         rotated, inverses, thresholds, levels, products, counts, magnitudes, largest, size,
-        lanes, min(8, size // lanes), num_warps=max(lanes // 32, 1), enable_fp_fusion=False,
+        lanes, lanes.bit_length() - 1, min(8, size // lanes),
+        num_warps=max(lanes // 32, 1), enable_fp_fusion=False,
     )  # fmt: skip
     return RoundedBlocks(levels, products, counts, magnitudes, largest)

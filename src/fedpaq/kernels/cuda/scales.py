@@ -17,7 +17,7 @@ def find_scales(
     rounded: RoundedBlocks, energies: Tensor, factors: Tensor, mantissa_bits: Tensor,
     seeds: Tensor, round: int, clients: Tensor,
 ) -> Tensor:  # fmt: skip
-    """Return the scales (jobs, blocks) float64: ||x_b||^2 / <W x_b, level_b>, rounded at random, 0 if none is sent.
+    """Return the scales (jobs, blocks) float64: ||x_b||^2 / <W x_b, level_b>, rounded at random; 0 for none.
 
     ``energies`` (float64) and ``factors`` (float32) are (jobs, blocks), ``mantissa_bits`` (int64) is (jobs,).
     """

@@ -24,8 +24,8 @@ from fedpaq.quantizers.rotated.allocation import (
     kept,
     share,
 )
-from fedpaq.quantizers.rotated.rotation import Blocks
 from fedpaq.quantizers.rotated.message import MOST_MANTISSA_BITS
+from fedpaq.quantizers.rotated.rotation import Blocks
 from fedpaq.quantizers.rotated.sketch import GUESS, LEAST_MANTISSA_BITS, mantissa_for
 
 Int64 = npt.NDArray[np.int64]
