@@ -53,6 +53,5 @@ def test_plans_of_many_updates_are_those_of_each(dimension, bits, monkeypatch):
 
 
 def test_a_promise_of_bytes_is_kept_on_the_host():
-    assert has_device_batch(fedpaq.Rotated(bits=0.1)) and not has_device_batch(
-        fedpaq.Rotated(payload_bytes=300)
-    )
+    assert has_device_batch(fedpaq.Rotated(bits=0.1))
+    assert not has_device_batch(fedpaq.Rotated(payload_bytes=300))
