@@ -17,8 +17,10 @@ from fedpaq.clients.work import LocalWork
 from fedpaq.hardware.devices import to_tensor
 from fedpaq.kernels import cuda
 from fedpaq.quantizers import Identity, LowPrecision, Message, QuantizedBatch, Quantizer
+from fedpaq.quantizers.rotated import Rotated
 from fedpaq.quantizers.update import as_float32
 from fedpaq.server.payload_sizes import estimated_bytes
+from fedpaq.server.rotated_batch import RotatedOnDevice
 
 Float64 = npt.NDArray[np.float64]
 Usable = npt.NDArray[np.bool_]
@@ -92,11 +94,22 @@ class ValuesOnDevice:
         return self._quantizer.quantize_batch(rows, self._work.keys()), usable
 
 
-DEVICE_BATCHES: dict[type[Any], Any] = {LowPrecision: LevelsOnDevice, Identity: ValuesOnDevice}
+DEVICE_BATCHES: dict[type[Any], Any] = {
+    LowPrecision: LevelsOnDevice,
+    Identity: ValuesOnDevice,
+    Rotated: RotatedOnDevice,
+}
+
+
+def has_device_batch(quantizer: Quantizer) -> bool:
+    """Whether a GPU makes its messages. A promise of bytes is kept by the encoder, which is on the host."""
+    promised = isinstance(quantizer, Rotated) and quantizer.payload_bytes is not None
+    return type(quantizer) in DEVICE_BATCHES and not promised
 
 
 def device_batch(quantizer: Quantizer, updates: Any, work: LocalWork) -> DeviceBatch | None:
     """Return the messages of updates on a GPU, or None where they are not, or their quantizer has no kernel."""
-    kind = DEVICE_BATCHES.get(type(quantizer)) if getattr(updates, "is_cuda", False) else None
-    batch: DeviceBatch | None = None if kind is None else kind(quantizer, updates, work)
+    if not (getattr(updates, "is_cuda", False) and has_device_batch(quantizer)):
+        return None
+    batch: DeviceBatch = DEVICE_BATCHES[type(quantizer)](quantizer, updates, work)
     return batch

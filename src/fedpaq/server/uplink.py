@@ -17,7 +17,7 @@ from fedpaq.hardware.ranks import ALONE, Ranks
 from fedpaq.problems import Problem
 from fedpaq.quantizers import Quantizer
 from fedpaq.server.aggregation import Aggregation, Mean
-from fedpaq.server.device_batch import DEVICE_BATCHES
+from fedpaq.server.device_batch import has_device_batch
 from fedpaq.server.encoded import Encoded
 from fedpaq.server.gathered import Gathered
 from fedpaq.server.on_device import OnDevice
@@ -54,6 +54,6 @@ def choose_uplink(
     if ranks.size > 1:
         return Gathered(quantizer, aggregation, ranks)
     on_gpu = problem.inputs.device.type == "cuda"
-    if on_gpu and type(aggregation) is Mean and type(quantizer) in DEVICE_BATCHES:
+    if on_gpu and type(aggregation) is Mean and has_device_batch(quantizer):
         return OnDevice(quantizer, problem.inputs.device)
     return Encoded(quantizer, aggregation)

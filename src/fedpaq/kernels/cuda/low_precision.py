@@ -244,6 +244,11 @@ def add_updates(updates: Tensor, first_job: Tensor, total: Tensor) -> None:
     _add(updates, None, total.shape[1], first_job, total)
 
 
+def add_rows(rows: Tensor, units: Tensor, first_job: Tensor, total: Tensor) -> None:
+    """Add rows (r, p rounded up to ``SUM_BLOCK``) times their units (r, 1), each job to its run, in order."""
+    _add(rows, units, total.shape[1], first_job, total)
+
+
 def _add(rows: Tensor, units: Tensor | None, width: int, first_job: Tensor, total: Tensor) -> None:
     runs, dimension = total.shape
     buckets = 1 if units is None else units.shape[1]
