@@ -2,7 +2,7 @@
 
     python benchmarks/resnet.py [--rounds 150] [--seeds 2] [--device cuda]
 
-n = 50, r = 10, tau = 5, B = 20. Each quantizer has its own step size (``STEP_SIZES``, the best of a short grid).
+n = 50, r = 10, tau = 5, B = 20. Each quantizer has a step size of its own (``STEP_SIZES``, from a short grid).
 Loss is the training loss after the last round, accuracy that of the test images.
 """
 
