@@ -5,7 +5,8 @@
 block by block. R is a random rotation, so level is some vector of which only its part along z is known: R^T
 turns the rest into a random direction, whose mean is zero, and the scale makes the part along x exactly x.
 That holds for any rule that makes levels of z. What is decided before the draw (blocks, LowPrecision instead)
-is decided from x alone.
+is decided from x alone. One choice is by the draw: with ``payload_bytes``, a message of LowPrecision that turns
+out too long is sent rotated. The room that ``rival`` leaves makes that rare, and its bias less than 8e-4 ||x||.
 
 A Gaussian z sent by plain rounding costs 1.35 to 1.61 times the least error 1/(4^R - 1) of R bits a coordinate.
 For a true rotation the mean is exact; signs and Hadamard matrices are close to one, as docs/theory.md measures.
