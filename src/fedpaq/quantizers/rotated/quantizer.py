@@ -26,7 +26,7 @@ from fedpaq.config import require_int
 from fedpaq.errors import ConfigError
 from fedpaq.quantizers.message import Float32, QuantizedMessage
 from fedpaq.quantizers.rotated import content
-from fedpaq.quantizers.rotated.allocation import SCALE_BITS, allocate, candidates, even_error
+from fedpaq.quantizers.rotated.allocation import FRAME_BYTES, SCALE_BITS, allocate, body_bits, variance_bound
 from fedpaq.quantizers.rotated.message import RotatedMessage, zero_message
 from fedpaq.quantizers.rotated.rival import better_levels
 from fedpaq.quantizers.rotated.rotation import Blocks
@@ -37,8 +37,6 @@ from fedpaq.randomness import Key, Keys
 
 MOST_BITS = 12.0
 LEAST_BYTES = 24  # of a payload, for dimensions up to 2^21; larger ones take a byte or two more
-FRAME_BYTES = 7  # magic, version and code, CRC
-FIELD_BYTES = 7  # blocks, non-zeros, levels, mantissa bits, first scale
 TRIES = 12
 
 
@@ -90,9 +88,7 @@ class Rotated:
         0.65
         """
         require_int("dimension", dimension, 1)
-        bits = self._body_bits(dimension)
-        error = min(even_error(blocks, bits) for blocks in candidates(dimension, bits))
-        return min(1.1 * Blocks(dimension, 1).size, 1.25 * error) + 0.02
+        return variance_bound(dimension, self.target_bytes(dimension))
 
     def accepts(self, header: codec.Header) -> bool:
         """Return whether a payload with this header can come from here: its code and its length."""
@@ -114,11 +110,6 @@ class Rotated:
         require_int("dimension", rows.shape[1], 1)
         return [self._quantize_row(row, key) for row, key in zip(rows, keys, strict=True)]
 
-    def _body_bits(self, dimension: int) -> float:
-        """Return the bits left for levels in one block."""
-        header = FRAME_BYTES + -(-dimension.bit_length() // 7) + FIELD_BYTES
-        return 8.0 * (self.target_bytes(dimension) - header) - 4.0  # the coder's last byte is half empty
-
     def _quantize_row(self, row: Float32, key: Key) -> RotatedMessage | QuantizedMessage:
         squares, magnitudes = sum_cells(row)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -126,11 +117,11 @@ class Rotated:
             refuse_non_finite(np.float32(norm).reshape(1, 1), row[None], Keys.of([key]))
         if norm == 0:
             return zero_message(Blocks(row.size, 1), key)
-        bits = self._body_bits(row.size)
+        target = self.target_bytes(row.size)
+        bits = body_bits(row.size, target)
         plan = allocate(squares, row.size, bits)
         promised = self.payload_bytes is not None
-        target, magnitude = self.target_bytes(row.size), float(magnitudes.sum())
-        rival = better_levels(row, float(norm), magnitude, target, plan.error, promised)
+        rival = better_levels(row, float(norm), float(magnitudes.sum()), target, plan.error, promised)
         if rival is not None:
             message = rival.quantize(row, key=key)
             if self.payload_bytes is None or payload_size(message) <= self.payload_bytes:
