@@ -119,8 +119,8 @@ def main() -> None:
                 f"found {row['found']:.1e} (resolution {row['resolution']:.1e})",
                 flush=True,
             )
-            if row["rotated"]:
-                break  # the rotation alone would be the same again
+            if row["rotated"] or update.size > 10 * DIMENSION:
+                break  # the rotation alone would be the same again, or take long
     worst = max(max(row["along_in_standard_errors"], row["norm_in_standard_errors"]) for row in rows)
     write("rotated_bias", {"draws": draws, "allowed": ALLOWED, "worst": worst, "rows": rows})
     print(f"worst: {worst:.2f} standard errors")

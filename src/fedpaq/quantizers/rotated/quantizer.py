@@ -38,6 +38,7 @@ from fedpaq.randomness import Key, Keys
 MOST_BITS = 12.0
 LEAST_BYTES = 24  # of a payload, for dimensions up to 2^21; larger ones take a byte or two more
 TRIES = 12
+SCALE_ROOM = 0.5  # bytes, times the root of the number of scales
 
 
 @dataclass(frozen=True)
@@ -131,23 +132,17 @@ class Rotated:
         return sketch.message(bits) if self.payload_bytes is None else self._longest_fitting(sketch, bits)
 
     def _longest_fitting(self, sketch: Sketch, bits: float) -> RotatedMessage:
-        """Return the message of the most bits that fits; any rule on z keeps the mean."""
+        """Return the message of the most bits that fits; any rule on z keeps the mean.
+
+        The length is looked at with scales rounded to the nearest: a choice by the length of scales drawn at
+        random would choose among them. Those may take a little more room, which is left.
+        """
         assert self.payload_bytes is not None
-        best, fits, too_many = None, 0.0, math.inf
-        target = bits - 6.0 - 0.003 * bits
-        for _ in range(TRIES):
-            message = with_content(sketch.message(target))
-            spare = 8.0 * (self.payload_bytes - payload_size(message))
-            if spare >= 0:
-                best, fits = message, target
-                if spare <= max(8.0, 0.002 * bits):
-                    break
-                target = min(target + 0.9 * spare, (target + too_many) / 2)
-            else:
-                too_many = target
-                target = max(min(target + 1.1 * spare - 4.0, 0.98 * target), fits)
-            if target - fits < 4.0 or target <= 0:
-                break
+        best, most = None, self._most_bits(sketch, bits)
+        while best is None and most > 0:  # hardly ever twice
+            best = with_content(sketch.message(most))
+            if payload_size(best) > self.payload_bytes:
+                best, most = None, 0.98 * most - 8.0
         if best is None:
             best = with_content(sketch.shortest())
             if payload_size(best) > self.payload_bytes:
@@ -156,6 +151,27 @@ class Rotated:
                     f"choose at least {payload_size(best)}"
                 )
         return best
+
+    def _most_bits(self, sketch: Sketch, bits: float) -> float:
+        """Return the bits to round to, 0 if nothing fits."""
+        assert self.payload_bytes is not None
+        fits, too_many = 0.0, math.inf
+        target = bits - 6.0 - 0.003 * bits
+        room = 8.0 * SCALE_ROOM * math.sqrt(sketch.blocks.count - 1)
+        for _ in range(TRIES):
+            message = with_content(sketch.message(target, nearest=True))
+            spare = 8.0 * (self.payload_bytes - payload_size(message)) - room
+            if spare >= 0:
+                fits = target
+                if spare <= max(8.0, 0.002 * bits):
+                    break
+                target = min(target + 0.9 * spare, (target + too_many) / 2)
+            else:
+                too_many = target
+                target = max(min(target + 1.1 * spare - 4.0, 0.98 * target), fits)
+            if target - fits < 4.0 or target <= 0:
+                break
+        return fits
 
 
 def with_content(message: RotatedMessage) -> RotatedMessage:
