@@ -1,37 +1,42 @@
 """Rate and distortion: NMSE = E||Q(x) - x||^2 / ||x||^2 against the bytes of real payloads.
 
-Rotated, LowPrecision with one norm and with buckets, EDEN and DRIVE (see ``peer_quantizers``), top-k as the
-biased reference, and the limit 1 / (4^R - 1) of a Gaussian; on a Gaussian and a heavy-tailed vector of
-p = 92,027 and on updates of the named problems' models, whose energy is uneven: there a quantizer may pass
-below that limit.
+Rotated, LowPrecision with one norm and with buckets, EDEN and DRIVE (see ``peer_quantizers``), top-k with error
+feedback as the biased reference, and the limit 1 / (4^R - 1) of a Gaussian; on a Gaussian and a heavy-tailed
+vector of p = 92,027 and on updates of the named problems' models, whose energy is uneven: there a quantizer may
+pass below that limit. Then Gaussian vectors of three sizes, real updates at LowPrecision's own bytes, and the
+processor time of quantizing and encoding a million coordinates, beside EDEN's in the same run.
 
-    python benchmarks/rate_distortion.py [--draws 8]
+    python benchmarks/rate_distortion.py [--draws 8] [--picture-only]
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import statistics
+import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import matplotlib
+os.environ.setdefault("NUMBA_NUM_THREADS", "1")
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
+import torch
 
 import fedpaq
-from fedpaq.experiments.palette import LOOKS
+import peer_codecs
 from fedpaq.quantizers.rotated.message import RotatedMessage
 from fedpaq.quantizers.rotated.quantizer import Rotated, payload_size, with_content
-from measurement import write
-from peer_quantizers import eden, top_k
-from real_updates import real_updates
+from measurement import RESULTS, write
+from peer_quantizers import eden, top_k_with_feedback
+from rate_distortion_picture import draw_picture
+from real_updates import PROBLEMS, real_updates
 
-FIGURE = Path(__file__).resolve().parents[1] / "docs" / "figures" / "rate-distortion.png"
 RATES = (0.01, 0.03, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
 IDEAL = (1.35, 1.40, 1.48, 1.55, 1.61, 1.60, 1.46, 1.43)  # the best scalar quantizer, in units of the limit
+SIZES = {92_027: 16, 1_000_003: 4, 11_000_000: 1}  # dimensions and draws
+REPEATS = 7
 Estimate = Callable[[Any, int], tuple[Any, float]]  # (update, draw) -> (estimate, bytes)
 
 
@@ -51,33 +56,41 @@ def peers(bits: float) -> Estimate:
     return lambda update, draw: eden(update, bits, np.random.default_rng(draw))
 
 
-def contenders(dimension: int) -> dict[str, list[Estimate]]:
-    """Return each line of the picture, point by point."""
-    counts = [max(1, int(dimension * rate / 40)) for rate in RATES]
-    return {
-        "Rotated": [ours(Rotated(bits=rate)) for rate in RATES],
-        "LowPrecision, one norm": [ours(fedpaq.LowPrecision(levels)) for levels in (1, 5, 10, 40, 160, 640)],
-        "LowPrecision, buckets of 512": [ours(fedpaq.LowPrecision(s, bucket_size=512)) for s in (1, 4, 16, 64)],
-        "EDEN (DRIVE at one bit)": [peers(rate) for rate in (0.01, 0.03, 0.1, 0.25, 0.5, 1, 2, 4)],
-        "top-k (biased)": [lambda update, draw, k=count: top_k(update, k) for count in counts],
-    }
+CONTENDERS = {
+    "Rotated": [ours(Rotated(bits=rate)) for rate in RATES],
+    "LowPrecision, one norm": [ours(fedpaq.LowPrecision(levels)) for levels in (1, 5, 10, 40, 160, 640)],
+    "LowPrecision, buckets of 512": [ours(fedpaq.LowPrecision(s, bucket_size=512)) for s in (1, 4, 16, 64)],
+    "EDEN (DRIVE at one bit)": [peers(rate) for rate in RATES],
+}
+
+
+def point(dimension: int, size: float, error: float) -> dict[str, float]:
+    """Return one point of a line."""
+    rate = 8 * size / dimension
+    return {"bytes": size, "rate": rate, "nmse": error, "over_limit": error * (4**rate - 1)}
 
 
 def measure(update: Any, estimate: Estimate, draws: int) -> dict[str, float]:
     """Return mean bytes and NMSE over some draws."""
-    exact = update.astype(np.float64)
+    energy = float((update.astype(np.float64) ** 2).sum())
     found = []
     for draw in range(draws):
         guess, size = estimate(update, draw)
-        found.append((size, ((guess - exact) ** 2).sum() / (exact**2).sum()))
+        found.append((size, float(((guess - update).astype(np.float64) ** 2).sum()) / energy))
     size, error = np.mean(found, axis=0)
-    rate = 8 * size / update.size
-    return {
-        "bytes": float(size),
-        "rate": float(rate),
-        "nmse": float(error),
-        "over_limit": float(error * (4**rate - 1)),
+    return point(update.size, float(size), float(error))
+
+
+def lines_of(update: Any, draws: int) -> dict[str, Any]:
+    """Return each line of a panel, point by point."""
+    lines = {
+        label: [measure(update, estimate, draws) for estimate in points] for label, points in CONTENDERS.items()
     }
+    feedback = []
+    for rate in RATES:
+        error, size = top_k_with_feedback(update, max(1, int(update.size * rate / 40)))
+        feedback.append(point(update.size, size, error))
+    return lines | {"top-k with error feedback (biased)": feedback}
 
 
 def vectors() -> dict[str, Any]:
@@ -87,51 +100,89 @@ def vectors() -> dict[str, Any]:
         "Gaussian": rng.standard_normal(92_027).astype(np.float32),
         "heavy-tailed": rng.standard_t(3, 92_027).astype(np.float32),
     }
-    for name in ("mnist-logistic", "fashion-mlp", "cifar10-mlp-92k"):
+    for name in PROBLEMS:
         updates = real_updates(name, count=1)
         if updates is not None:
             found[name] = updates[0]
     return found
 
 
-def draw_picture(results: dict[str, Any]) -> None:
-    """Draw one panel a vector."""
-    figure, axes = plt.subplots(1, len(results), figsize=(4 * len(results), 4), sharey=True)
-    for axis, (name, lines) in zip(np.atleast_1d(axes), results.items(), strict=True):
-        for look, (label, points) in zip(LOOKS, lines["lines"].items(), strict=False):
-            size, error = [p["bytes"] for p in points], [p["nmse"] for p in points]
-            axis.loglog(size, error, look.dash, marker=look.marker, color=look.colour, label=label, ms=4)
-        size = np.geomspace(lines["dimension"] * 0.005 / 8 + 10, lines["dimension"] * 4.2 / 8, 100)
-        axis.loglog(
-            size, 1 / (4 ** (8 * size / lines["dimension"]) - 1), "k-", lw=1, label="limit of a Gaussian"
+def against_low_precision(update: Any, draws: int) -> list[dict[str, float]]:
+    """Return the error of Rotated with no more bytes than LowPrecision takes."""
+    rows = []
+    for levels in (1, 5, 10):
+        plain = measure(update, ours(fedpaq.LowPrecision(levels)), draws)
+        most = max(round(plain["bytes"]), 24)
+        rotated = measure(update, ours(Rotated(payload_bytes=most)), draws)
+        row = {"levels": levels, "low_precision_bytes": plain["bytes"], "low_precision_nmse": plain["nmse"]}
+        row |= {"rotated_bytes": rotated["bytes"], "rotated_nmse": rotated["nmse"]}
+        rows.append(row | {"ratio": rotated["nmse"] / plain["nmse"]})
+    return rows
+
+
+def speeds(dimension: int = 1_000_000) -> dict[str, Any]:
+    """Return million coordinates a second of processor time, one thread, medians of calls in turn."""
+    torch.set_num_threads(1)
+    update = np.random.default_rng(0).standard_normal(dimension).astype(np.float32)
+    work: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {}
+    key = fedpaq.Key(seed=0)
+    for rate in (0.03, 0.1, 0.5, 1.0, 2.0, 4.0):
+        quantizer = Rotated(bits=rate)
+        work[f"Rotated, {rate:g} bits"] = (
+            lambda q=quantizer: fedpaq.encode(q.quantize(update, key=key)),
+            lambda payload: fedpaq.decode(payload, dimension=dimension, key=key).dequantize(),
         )
-        axis.set(title=f"{name}, p = {lines['dimension']:,}", xlabel="bytes an upload", ylim=(1e-3, 1e3))
-        axis.grid(alpha=0.3)
-    np.atleast_1d(axes)[0].set_ylabel("error, E||Q(x) - x||² / ||x||²")
-    np.atleast_1d(axes)[0].legend(fontsize=7)
-    figure.tight_layout()
-    FIGURE.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(FIGURE, dpi=110)
+    for bits in (1, 4):
+        codec = peer_codecs.eden(bits)
+        work[f"EDEN, {bits} bits"] = (lambda c=codec: c.encode(update, 0), codec.decode)
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in work}
+    for _ in range(REPEATS + 1):  # the first compiles
+        for name, (encode, decode) in work.items():
+            start = time.process_time()
+            sent = encode()
+            middle = time.process_time()
+            decode(sent)
+            times[name].append((middle - start, time.process_time() - middle))
+    rows = {}
+    for name, found in times.items():
+        forth, back = (statistics.median(part) for part in zip(*found[1:], strict=True))
+        rows[name] = {"encode_million_a_second": dimension / forth / 1e6}
+        rows[name]["decode_million_a_second"] = dimension / back / 1e6
+    for bits in (1, 4):
+        mine, peer = rows[f"Rotated, {bits} bits"], rows[f"EDEN, {bits} bits"]
+        for way in ("encode", "decode"):
+            mine[f"{way}_over_eden"] = mine[f"{way}_million_a_second"] / peer[f"{way}_million_a_second"]
+    return {"dimension": dimension, "repeats": REPEATS, "rows": rows}
 
 
 def main() -> None:
     """Measure, write, draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=8)
-    draws = parser.parse_args().draws
-    results: dict[str, Any] = {}
+    parser.add_argument("--picture-only", action="store_true", help="draw what was measured before")
+    arguments = parser.parse_args()
+    if arguments.picture_only:
+        draw_picture(json.loads((RESULTS / "rate_distortion.json").read_text()))
+        return
+    results: dict[str, Any] = {"draws": arguments.draws}
+    results["ideal_over_limit"] = dict(zip(map(str, RATES), IDEAL, strict=True))
+    results["speed"] = speeds()
+    for name, row in results["speed"]["rows"].items():
+        print(name, {key: round(value, 1) for key, value in row.items()}, flush=True)
+    results["sizes"] = {}
+    for dimension, draws in SIZES.items():
+        update = np.random.default_rng(1).standard_normal(dimension, np.float32)
+        found = [measure(update, ours(Rotated(bits=rate)), draws) for rate in RATES]
+        results["sizes"][str(dimension)] = {"draws": draws, "points": found}
+        print(f"p = {dimension:,}:", [round(one["over_limit"], 3) for one in found], flush=True)
+    results["vectors"] = {}
     for name, update in vectors().items():
-        lines = {
-            label: [measure(update, estimate, draws) for estimate in points]
-            for label, points in contenders(update.size).items()
-        }
-        results[name] = {"dimension": update.size, "lines": lines}
-        for point, ideal in zip(lines["Rotated"], IDEAL, strict=True):
-            print(f"{name}: {point['bytes']:.0f} bytes, {point['over_limit']:.3f} of the limit (ideal {ideal})")
-    write(
-        "rate_distortion",
-        {"draws": draws, "ideal_over_limit": dict(zip(map(str, RATES), IDEAL, strict=True)), **results},
-    )
+        panel = {"dimension": update.size, "lines": lines_of(update, arguments.draws)}
+        if name in PROBLEMS:
+            panel["against_low_precision"] = against_low_precision(update, 2 * arguments.draws)
+            print(name, [round(row["ratio"], 3) for row in panel["against_low_precision"]], flush=True)
+        results["vectors"][name] = panel
+    write("rate_distortion", results)
     draw_picture(results)
 
 

@@ -304,14 +304,18 @@ def peer_codecs(results: Results) -> Iterable[str]:
     yield (
         f"One update of {results['dimension']:,} coordinates. Speeds are in million coordinates per second, of "
         "repeated calls. The last column is for the first call after another codec's turn, when the caches "
-        "hold the other codec's data."
+        "hold the other codec's data. The error is E||Q(x) - x||² / ||x||²; beside it stands that of `Rotated` "
+        "with as many bits."
     )
+    header = ("codec", "bits per coordinate", "error", "error of `Rotated`", "encode", "decode")
     yield table(
-        ("codec", "bits per coordinate", "encode", "decode", "speed-up of fedpaq", "speed-up, first call"),
+        (*header, "speed-up of fedpaq", "speed-up, first call"),
         (
             (
                 name,
                 digits(row["bits_per_coordinate"]),
+                digits(row["nmse"]),
+                "-" if row["rotated_nmse"] is None else digits(row["rotated_nmse"]),
                 digits(row["encode_million_coordinates_a_second"]),
                 digits(row["decode_million_coordinates_a_second"]),
                 digits(row["encode_speedup_of_fedpaq"]),
@@ -335,6 +339,38 @@ def peer_codecs(results: Results) -> Iterable[str]:
     )
 
 
+def rate_distortion(results: Results) -> Iterable[str]:
+    """Return the section of benchmarks/rate_distortion.py."""
+    speed = results["speed"]
+    yield (
+        f"Million coordinates per second of processor time, one thread, p = {speed['dimension']:,}, medians of "
+        f"{speed['repeats']}: quantizing and encoding, decoding and turning back. EDEN is written again in "
+        "torch, as for the next section. The errors are in [Which quantizer](quantizers.md)."
+    )
+    yield table(
+        ("", "encode", "decode", "encode / EDEN", "decode / EDEN"),
+        (
+            (
+                name,
+                digits(row["encode_million_a_second"]),
+                digits(row["decode_million_a_second"]),
+                *(digits(row[key]) if key in row else "-" for key in ("encode_over_eden", "decode_over_eden")),
+            )
+            for name, row in speed["rows"].items()
+        ),
+    )
+    rows = speed["rows"]
+    sparse, dense = (rows[f"Rotated, {bits} bits"]["encode_million_a_second"] for bits in ("0.1", "2"))
+    over = min(row["encode_over_eden"] for row in rows.values() if "encode_over_eden" in row)
+    yield aims(
+        [
+            ("120 million per second at 0.1 bits", digits(sparse), sparse >= 120),
+            ("40 million per second at 2 bits", digits(dense), dense >= 40),
+            ("5 times EDEN's speed at 1 and 4 bits", f"{over:.1f}", over >= 5),
+        ]
+    )
+
+
 SECTIONS: dict[str, tuple[str, Callable[[Results], Iterable[str]]]] = {
     "simulation": ("Simulation on a CPU", simulation),
     "simulation_peers": ("Simulation in other frameworks", simulation_peers),
@@ -343,6 +379,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Results], Iterable[str]]]] = {
     "gpu": ("On a GPU", gpu),
     "scaling": ("Scaling in n, r, p and ranks", scaling),
     "codec": ("The codec", codec),
+    "rate_distortion": ("The rotated quantizer", rate_distortion),
     "peer_codecs": ("Other quantizers and codecs", peer_codecs),
 }
 

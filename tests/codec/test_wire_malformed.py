@@ -14,12 +14,16 @@ from hypothesis import strategies as st
 from codec_cases import arithmetic_message, gaussian_message, level_header, reseal, uneven_message
 from fedpaq.codec import accumulate, decode, encode, read_header
 from fedpaq.codec.block_code import encode as encode_blocks
-from fedpaq.codec.frame import BLOCK, GAP, RAW, VERSION, pack_varint, seal
+from fedpaq.codec.frame import BLOCK, GAP, RAW, VERSION, pack_header, pack_varint, seal
 from fedpaq.errors import WireFormatError
 from fedpaq.kernels import numba as compiled
 from fedpaq.quantizers import QuantizedMessage, RawMessage
+from fedpaq.quantizers.rotated.message import zero_message
+from fedpaq.quantizers.rotated.rotation import Blocks
+from rotated_cases import KEY, arithmetic_rotated
 
 ONE = np.ones(1, "<f4").tobytes()
+ROTATED = 3
 
 
 def block_frame(message):
@@ -34,6 +38,9 @@ FRAMES = {
     "zeros": encode(QuantizedMessage(np.zeros(9, np.int8), np.zeros(1, np.float32), 1)),
     "raw": encode(RawMessage(np.linspace(-1, 1, 9).astype(np.float32))),
     "block": block_frame(uneven_message(600, 300)),
+    "rotated": encode(arithmetic_rotated(785, 1, 1, 40)),
+    "rotated-blocks": encode(arithmetic_rotated(5000, 5, 3, 60)),
+    "rotated-zeros": encode(zero_message(Blocks(9, 1), None)),
 }
 
 
@@ -237,6 +244,33 @@ def test_lengths_that_lie_allocate_nothing(code):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100_000
+
+
+@pytest.mark.parametrize("blocks", [1, 5])
+def test_a_rotated_frame_that_announces_much_allocates_no_more_than_its_dimension(blocks):
+    content = pack_varint(blocks) + pack_varint(10**6) + b"\x01\x03\xc0\x3f" + b"\x05" * 30
+    frame = seal(pack_header(ROTATED, 2**40 - 1), content)
+    tracemalloc.start()
+    refuses(frame)
+    refuses(seal(pack_header(ROTATED, 10**6), content[:3]), dimension=10**6)
+    small = tracemalloc.get_traced_memory()[1]
+    refuses(seal(pack_header(ROTATED, 10**6), content), dimension=10**6)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert small < 100_000 and peak < 32 * 2**20  # positions and levels of a million non-zeros
+
+
+@pytest.mark.parametrize("name", ["rotated", "rotated-blocks"])
+def test_estimates_of_hostile_rotated_frames_are_finite(name):
+    rng, dimension, accepted = np.random.default_rng(0), read_header(FRAMES[name]).dimension, 0
+    for _ in range(300):
+        frame = bytearray(FRAMES[name])
+        frame[rng.integers(4, len(frame) - 4)] = rng.integers(256)
+        with contextlib.suppress(WireFormatError):
+            message = decode(reseal(bytes(frame)), dimension=dimension, key=KEY)
+            assert np.isfinite(message.dequantize()).all()
+            accepted += 1
+    assert accepted >= 3  # a changed scale is another message
 
 
 def test_dimensions_beyond_32_bits_are_arithmetic_only():

@@ -49,9 +49,9 @@ def quantizing(nodes=3, **more) -> InProcessGrid:
     return InProcessGrid(drifting_app(quantize_mod(levels=1)), nodes, **more)
 
 
-def problem_app(problem, config, *mods, levels=1) -> ClientApp:
+def problem_app(problem, config, *mods, **settings) -> ClientApp:
     """Clients that do what ``fedpaq.train(..., executor="sequential")`` does; ``mods`` come outermost."""
-    app = ClientApp(mods=[*mods, quantize_mod(levels=levels)])
+    app = ClientApp(mods=[*mods, quantize_mod(**(settings or {"levels": 1}))])
 
     @app.train()
     def train(message, context):

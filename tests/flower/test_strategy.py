@@ -56,6 +56,39 @@ def test_a_deployment_makes_the_simulator_s_messages_and_params(problem, config)
     assert len(payloads) == config.num_rounds * config.clients_per_round
 
 
+@pytest.mark.parametrize("demanded", [None, "rotated:0.5"])
+def test_rotated_uploads_of_a_deployment_are_the_simulator_s(problem, config, demanded):
+    app = problem_app(problem, config, quantizer="rotated:0.5")
+    strategy = FedPAQ(
+        clients_per_round=config.clients_per_round,
+        num_clients=problem.num_clients,
+        seed=config.seed,
+        quantizer=demanded,
+        max_update_norm=100.0,
+        fraction_evaluate=0.0,
+    )
+    grid = InProcessGrid(app, problem.num_clients)
+    result = strategy.start(grid, record(params=problem.initial_params), num_rounds=config.num_rounds)
+    expected = fedpaq.train(problem, config, quantizer=fedpaq.Rotated(bits=0.5), executor="sequential")
+    np.testing.assert_array_equal(result.arrays["params"].numpy(), expected.params, strict=True)
+    sent = sum(record.metrics["fedpaq-payload-bytes"] for record in strategy.history)
+    assert sent == expected.final.payload_bytes
+
+
+@pytest.mark.parametrize("demanded", [None, "rotated:0.5"])
+def test_rotated_uploads_are_held_to_the_norm(demanded):
+    """Client i moves by 0.1 (i + 1) sqrt(20,000), and q at half a bit is 2.1: 2.5 norms are the most."""
+    grid = InProcessGrid(drifting_app(quantize_mod(quantizer="rotated:0.5")), 12)
+    most = 0.2 * np.sqrt(20_000)
+    strategy = FedPAQ(
+        clients_per_round=12, quantizer=demanded, max_update_norm=float(most), fraction_evaluate=0.0
+    )
+    strategy.start(grid, vector(20_000), num_rounds=1)
+    assert {0, 1} <= set(strategy.history[0].counted)
+    assert {6, 7, 8, 9, 10, 11} <= set(strategy.history[0].rejected)
+    assert "the most an honest update can give" in strategy.history[0].rejected[11]
+
+
 def test_the_draw_is_the_simulator_s_over_client_numbers():
     grid = InProcessGrid(drifting_app(quantize_mod(levels=1)), 6, partition_ids=[5, 4, 3, 2, 1, 0])
     strategy = FedPAQ(clients_per_round=2, num_clients=6, seed=9, fraction_evaluate=0.0)

@@ -12,6 +12,8 @@ from __future__ import annotations
 import sys
 import zlib
 
+KEY = {"seed": 3, "round": 1, "client": 4}  # of the sender: what the rotated code needs to add its messages
+
 
 def check(data: bytes) -> None:
     """Raise AssertionError (or whatever escapes) if the decoder mistreats ``data``."""
@@ -36,6 +38,7 @@ def _check_frame(payload: bytes, dimension: int) -> None:
     from fedpaq.codec import accumulate, decode, encode
     from fedpaq.errors import WireFormatError
     from fedpaq.kernels import numba as compiled
+    from fedpaq.randomness import Key
 
     fast = _attempt(payload, dimension=dimension)
     load = compiled.load
@@ -45,7 +48,7 @@ def _check_frame(payload: bytes, dimension: int) -> None:
     assert fast == slow, "the twins disagree"
     total = np.full(dimension, 0.5)
     try:
-        accumulate(payload, total, 0.25)
+        accumulate(payload, total, 0.25, key=Key(**KEY))
     except WireFormatError:
         assert fast is None
         assert np.all(total == 0.5), "a bad payload changed the total"
@@ -53,16 +56,17 @@ def _check_frame(payload: bytes, dimension: int) -> None:
         expected = np.full(dimension, 0.5)
         fast.add_to(expected, 0.25)
         assert np.array_equal(total, expected, equal_nan=True)
-        assert decode(encode(fast), dimension=dimension) == fast
+        assert decode(encode(fast), dimension=dimension, key=Key(**KEY)) == fast
 
 
 def _attempt(payload: bytes, dimension: int):
     """Return the message, or None where the decoder refuses."""
     from fedpaq.codec import decode
     from fedpaq.errors import WireFormatError
+    from fedpaq.randomness import Key
 
     try:
-        return decode(payload, dimension=dimension)
+        return decode(payload, dimension=dimension, key=Key(**KEY))
     except WireFormatError:
         return None
 
@@ -75,7 +79,7 @@ def main() -> None:
         import fedpaq.codec  # noqa: F401
     from fedpaq.kernels import numba as compiled
 
-    for name in ("gap_code", "block_code", "frequencies"):  # else compiling would count as a hang
+    for name in ("gap_code", "block_code", "frequencies", "rotation"):  # else compiling would count as a hang
         compiled.load(name)
     atheris.Setup(sys.argv, check)
     atheris.Fuzz()

@@ -24,7 +24,7 @@ class Code:
 
     The content is all that stands between a frame's dimension and its CRC. ``names`` maps each id the code
     uses, 0 to 15, to its name; 8 to 15 are free for quantizers outside of fedpaq. ``unpack`` raises
-    WireFormatError for every content that ``pack`` would not have written. The other three are optional.
+    WireFormatError for every content that ``pack`` would not have written. The others are optional.
     """
 
     names: Mapping[int, str]
@@ -35,3 +35,4 @@ class Code:
     )
     add: Callable[[Header, Float64, float], None] | None = None  # adds weight * message without making it
     describe: Callable[[Header, Any], dict[str, Any]] = _nothing  # what `fedpaq inspect` shows of a message
+    variance: Callable[[Header], float] | None = None  # q of whatever quantizer made a payload with this header

@@ -3,8 +3,8 @@
 The bound on hostile clients. ``max_update_norm`` bounds ||x||. A message of levels claims a norm in its header,
 read before anything is decoded; an honest one has ||levels||^2 of mean at most s^2 + s sqrt(p), and may have
 twice that plus 64, which honest rounding does not reach: a client cannot hide a large step behind a small norm.
-A raw message is its own norm. For any other code the strategy's quantizer says how far a message may reach:
-||Q(x)||^2 has mean at most (1 + q) ||x||^2, and may be twice that.
+A raw message is its own norm. For any other code the strategy's quantizer, or else the code itself, says how
+far a message may reach: ||Q(x)||^2 has mean at most (1 + q) ||x||^2, and may be twice that.
 """
 
 from __future__ import annotations
@@ -96,17 +96,24 @@ class Rules:
             s = header.levels
             most = claimed * math.sqrt(2 * (1 + math.sqrt(header.bucket_width) / s) + 64 / s**2)
         elif header.code_name != "raw":
-            if self.quantizer is None:
-                raise WireFormatError(
-                    f"max_update_norm cannot judge a payload of code={header.code_name}: give the strategy its "
-                    "quantizer=..."
-                )
-            most *= math.sqrt(2 * (1 + self.quantizer.variance_bound(self.layout.dimension)))
+            most *= math.sqrt(2 * (1 + self._variance(header)))
         norm = norm_of(codec.decode(upload.payload, dimension=self.layout.dimension, key=upload.key))
         if norm > most:
             raise WireFormatError(
                 f"norm={norm:.6g} of the message exceeds {most:.6g}, the most an honest update can give"
             )
+
+    def _variance(self, header: codec.Header) -> float:
+        """Return the q of whoever made a payload with this header."""
+        if self.quantizer is not None:
+            return self.quantizer.variance_bound(self.layout.dimension)
+        variance = codec.code_by_id(header.code).variance
+        if variance is None:
+            raise WireFormatError(
+                f"max_update_norm cannot judge a payload of code={header.code_name}: give the strategy its "
+                "quantizer=..."
+            )
+        return variance(header)
 
 
 def could_be_from(quantizer: Quantizer, header: codec.Header) -> bool:

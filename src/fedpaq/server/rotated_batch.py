@@ -28,9 +28,9 @@ from fedpaq.hardware.devices import to_tensor
 from fedpaq.kernels import cuda
 from fedpaq.quantizers import Message
 from fedpaq.quantizers.rotated import Rotated, RotatedMessage, plans
-from fedpaq.quantizers.rotated.allocation import candidates
+from fedpaq.quantizers.rotated.allocation import body_bits, candidates
 from fedpaq.quantizers.rotated.message import zero_message
-from fedpaq.quantizers.rotated.rival import HEADER_BYTES, SMALL, better_levels
+from fedpaq.quantizers.rotated.rival import CARE, HEADER_BITS, LOOK_RATE, SMALL, better_levels
 from fedpaq.quantizers.rotated.rotation import CELL, Blocks
 from fedpaq.server.rotated_sizes import payload_bytes
 
@@ -74,7 +74,7 @@ class RotatedOnDevice:
         self._on_host: dict[int, Message] = {}
         self._finite = np.ones(len(updates), np.bool_)
         self._groups: list[list[Group]] = []  # of each chunk
-        bits = quantizer._body_bits(self._dimension)
+        bits = body_bits(self._dimension, quantizer.target_bytes(self._dimension))
         self._cuts = candidates(self._dimension, bits)
         self._chunk = max(1, CHUNK // max(cut.padded for cut in self._cuts))
         if self._dimension <= SMALL:
@@ -153,10 +153,11 @@ class RotatedOnDevice:
             list(pool.map(plan, np.array_split(planned, -(-planned.size // PLANNED) or 1)))
         target = self._quantizer.target_bytes(self._dimension)
         concentrations = (magnitudes[planned] / norms[planned]) ** 2
-        spare = 8.0 * (target - HEADER_BYTES)
+        spare = 8.0 * target - HEADER_BITS
         affordable = spare / (math.log2(max(self._dimension / max(spare, 1.0), 1.0)) + 3)
-        close = concentrations < 2 * (1 + errors[planned]) * affordable * CLOSE
+        close = concentrations < 2 * (1 + CARE * errors[planned]) * affordable * CLOSE
         close &= (concentrations < 0.25 * self._dimension * CLOSE) & (spare > 0)
+        close |= 8.0 * target >= LOOK_RATE * self._dimension  # then the host looks at every update
         for job in planned[close]:
             row = self._updates[int(job)].cpu().numpy()
             known = float(norms[job]), float(magnitudes[job]), target, float(errors[job])

@@ -5,21 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpaq import ConfigError, Key, WireFormatError
+from fedpaq import ConfigError, WireFormatError
 from fedpaq.codec import gap_code
 from fedpaq.codec.frame import pack_varint
 from fedpaq.kernels import numba as compiled
 from fedpaq.quantizers.rotated import content as rotated_code
-from fedpaq.quantizers.rotated.message import RotatedMessage, zero_message
-from fedpaq.quantizers.rotated.quantizer import Rotated
+from fedpaq.quantizers.rotated.message import zero_message
 from fedpaq.quantizers.rotated.rotation import Blocks
+from rotated_cases import KEY, rotated_message, uneven_update
 
-KEY = Key(seed=3, round=1, client=4)
 
-
-def message_of(p, bits, seed=0):
-    update = np.random.default_rng(seed).standard_normal(p) * np.exp(-3 * np.arange(p) / p)
-    return Rotated(bits).quantize(update.astype(np.float32), key=KEY)
+def message_of(p, bits):
+    return rotated_message(uneven_update(p), bits)
 
 
 def decode(content, p, key=KEY):
@@ -31,14 +28,13 @@ def decode(content, p, key=KEY):
 )
 def test_messages_come_back(p, bits):
     message = message_of(p, bits)
-    assert isinstance(message, RotatedMessage)
     assert decode(rotated_code.encode(message), p) == message
 
 
 def test_a_block_of_zeros_has_no_scale():
     update = np.random.default_rng(0).standard_normal(8192).astype(np.float32)
     update[2048:6144] = 0
-    message = Rotated(1.0).quantize(update, key=KEY)
+    message = rotated_message(update, 1.0)
     assert (message.scales == 0).any()
     assert decode(rotated_code.encode(message), 8192) == message
     assert not message.dequantize()[2048:6144].any()

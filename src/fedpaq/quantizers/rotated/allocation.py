@@ -27,6 +27,8 @@ SCALE_BITS = 5.5  # what that scale costs
 SPARSE_RATE = 0.5  # bits a coordinate below which one threshold and a sign are best
 EXCESS = 1.5  # error of the best scalar quantizer, about, in units of D(R)
 NEWTON_STEPS = 12
+FRAME_BYTES = 7  # magic, version and code, CRC
+FIELD_BYTES = 7  # blocks, non-zeros, levels, mantissa bits, first scale
 MOST_RATE = 13.0  # bits a coordinate: finer steps than these are not made
 
 
@@ -138,3 +140,20 @@ def allocate(cells: Float64, dimension: int, bits: float) -> Allocation:
             best = Allocation(blocks, error)
     assert best is not None  # the whole update is always a candidate
     return best
+
+
+def body_bits(dimension: int, payload_bytes: int) -> float:
+    """Return the bits that a payload leaves for levels in one block."""
+    header = FRAME_BYTES + -(-dimension.bit_length() // 7) + FIELD_BYTES
+    return 8.0 * (payload_bytes - header) - 4.0  # the coder's last byte is half empty
+
+
+def variance_bound(dimension: int, payload_bytes: int) -> float:
+    """Return q of payloads of this length, with a quarter to spare.
+
+    Even energy, Gaussian when rotated, is the worst update. However short, a message sends the largest of at
+    most ``size`` coordinates, whose error is 1.1 ``size`` or less.
+    """
+    bits = body_bits(dimension, payload_bytes)
+    error = min(even_error(blocks, bits) for blocks in candidates(dimension, bits))
+    return min(1.1 * Blocks(dimension, 1).size, 1.25 * error) + 0.02

@@ -26,6 +26,7 @@ from fedpaq.codec.range_coder import RangeDecoder, RangeEncoder
 from fedpaq.errors import WireFormatError
 from fedpaq.quantizers.message import MAX_LEVELS
 from fedpaq.quantizers.nonzeros import collect
+from fedpaq.quantizers.rotated.allocation import variance_bound
 from fedpaq.quantizers.rotated.message import (
     LARGEST,
     MOST_MANTISSA_BITS,
@@ -181,4 +182,5 @@ CODE = Code(
     pack=lambda messages: [(3, encode(message)) for message in messages],
     unpack=lambda header: decode(header.body, header.dimension, header.key),
     describe=describe,
+    variance=lambda header: variance_bound(header.dimension, header.payload_bytes),
 )

@@ -90,12 +90,12 @@ def scale_of(index: Int64, mantissa_bits: int) -> Float64:
     return (index << (52 - mantissa_bits)).view(np.float64)
 
 
-def round_scales(scales: Float64, mantissa_bits: int, key: Key) -> Float64:
-    """Round to so few mantissa bits, up with the probability that keeps the mean."""
+def round_scales(scales: Float64, mantissa_bits: int, key: Key | None) -> Float64:
+    """Round to few mantissa bits, up with the probability that keeps the mean; without key to the nearest."""
     dropped = 52 - mantissa_bits
     bits = scales.view(np.int64)
     rest = (bits & ((1 << dropped) - 1)) >> (dropped - 32)
-    up = words(Purpose.SCALE, key, scales.size) < rest
+    up = (2**31 if key is None else words(Purpose.SCALE, key, scales.size)) < rest
     return scale_of((bits >> dropped) + up, mantissa_bits)
 
 

@@ -5,7 +5,8 @@
 block by block. R is a random rotation, so level is some vector of which only its part along z is known: R^T
 turns the rest into a random direction, whose mean is zero, and the scale makes the part along x exactly x.
 That holds for any rule that makes levels of z. What is decided before the draw (blocks, LowPrecision instead)
-is decided from x alone.
+is decided from x alone. One choice is by the draw: with ``payload_bytes``, a message of LowPrecision that turns
+out too long is sent rotated. The room that ``rival`` leaves makes that rare, and its bias less than 8e-4 ||x||.
 
 A Gaussian z sent by plain rounding costs 1.35 to 1.61 times the least error 1/(4^R - 1) of R bits a coordinate.
 For a true rotation the mean is exact; signs and Hadamard matrices are close to one, as docs/theory.md measures.
@@ -25,7 +26,7 @@ from fedpaq.config import require_int
 from fedpaq.errors import ConfigError
 from fedpaq.quantizers.message import Float32, QuantizedMessage
 from fedpaq.quantizers.rotated import content
-from fedpaq.quantizers.rotated.allocation import SCALE_BITS, allocate, candidates, even_error
+from fedpaq.quantizers.rotated.allocation import FRAME_BYTES, SCALE_BITS, allocate, body_bits, variance_bound
 from fedpaq.quantizers.rotated.message import RotatedMessage, zero_message
 from fedpaq.quantizers.rotated.rival import better_levels
 from fedpaq.quantizers.rotated.rotation import Blocks
@@ -36,9 +37,8 @@ from fedpaq.randomness import Key, Keys
 
 MOST_BITS = 12.0
 LEAST_BYTES = 24  # of a payload, for dimensions up to 2^21; larger ones take a byte or two more
-FRAME_BYTES = 7  # magic, version and code, CRC
-FIELD_BYTES = 7  # blocks, non-zeros, levels, mantissa bits, first scale
 TRIES = 12
+SCALE_ROOM = 0.5  # bytes, times the root of the number of scales
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,7 @@ class Rotated:
         0.65
         """
         require_int("dimension", dimension, 1)
-        bits = self._body_bits(dimension)
-        error = min(even_error(blocks, bits) for blocks in candidates(dimension, bits))
-        return min(1.1 * Blocks(dimension, 1).size, 1.25 * error) + 0.02
+        return variance_bound(dimension, self.target_bytes(dimension))
 
     def accepts(self, header: codec.Header) -> bool:
         """Return whether a payload with this header can come from here: its code and its length."""
@@ -113,11 +111,6 @@ class Rotated:
         require_int("dimension", rows.shape[1], 1)
         return [self._quantize_row(row, key) for row, key in zip(rows, keys, strict=True)]
 
-    def _body_bits(self, dimension: int) -> float:
-        """Return the bits left for levels in one block."""
-        header = FRAME_BYTES + -(-dimension.bit_length() // 7) + FIELD_BYTES
-        return 8.0 * (self.target_bytes(dimension) - header) - 4.0  # the coder's last byte is half empty
-
     def _quantize_row(self, row: Float32, key: Key) -> RotatedMessage | QuantizedMessage:
         squares, magnitudes = sum_cells(row)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -125,11 +118,11 @@ class Rotated:
             refuse_non_finite(np.float32(norm).reshape(1, 1), row[None], Keys.of([key]))
         if norm == 0:
             return zero_message(Blocks(row.size, 1), key)
-        bits = self._body_bits(row.size)
+        target = self.target_bytes(row.size)
+        bits = body_bits(row.size, target)
         plan = allocate(squares, row.size, bits)
         promised = self.payload_bytes is not None
-        target, magnitude = self.target_bytes(row.size), float(magnitudes.sum())
-        rival = better_levels(row, float(norm), magnitude, target, plan.error, promised)
+        rival = better_levels(row, float(norm), float(magnitudes.sum()), target, plan.error, promised)
         if rival is not None:
             message = rival.quantize(row, key=key)
             if self.payload_bytes is None or payload_size(message) <= self.payload_bytes:
@@ -139,23 +132,17 @@ class Rotated:
         return sketch.message(bits) if self.payload_bytes is None else self._longest_fitting(sketch, bits)
 
     def _longest_fitting(self, sketch: Sketch, bits: float) -> RotatedMessage:
-        """Return the message of the most bits that fits; any rule on z keeps the mean."""
+        """Return the message of the most bits that fits; any rule on z keeps the mean.
+
+        The length is looked at with scales rounded to the nearest: a choice by the length of scales drawn at
+        random would choose among them. Those may take a little more room, which is left.
+        """
         assert self.payload_bytes is not None
-        best, fits, too_many = None, 0.0, math.inf
-        target = bits - 6.0 - 0.003 * bits
-        for _ in range(TRIES):
-            message = with_content(sketch.message(target))
-            spare = 8.0 * (self.payload_bytes - payload_size(message))
-            if spare >= 0:
-                best, fits = message, target
-                if spare <= max(8.0, 0.002 * bits):
-                    break
-                target = min(target + 0.9 * spare, (target + too_many) / 2)
-            else:
-                too_many = target
-                target = max(min(target + 1.1 * spare - 4.0, 0.98 * target), fits)
-            if target - fits < 4.0 or target <= 0:
-                break
+        best, most = None, self._most_bits(sketch, bits)
+        while best is None and most > 0:  # hardly ever twice
+            best = with_content(sketch.message(most))
+            if payload_size(best) > self.payload_bytes:
+                best, most = None, 0.98 * most - 8.0
         if best is None:
             best = with_content(sketch.shortest())
             if payload_size(best) > self.payload_bytes:
@@ -164,6 +151,27 @@ class Rotated:
                     f"choose at least {payload_size(best)}"
                 )
         return best
+
+    def _most_bits(self, sketch: Sketch, bits: float) -> float:
+        """Return the bits to round to, 0 if nothing fits."""
+        assert self.payload_bytes is not None
+        fits, too_many = 0.0, math.inf
+        target = bits - 6.0 - 0.003 * bits
+        room = 8.0 * SCALE_ROOM * math.sqrt(sketch.blocks.count - 1)
+        for _ in range(TRIES):
+            message = with_content(sketch.message(target, nearest=True))
+            spare = 8.0 * (self.payload_bytes - payload_size(message)) - room
+            if spare >= 0:
+                fits = target
+                if spare <= max(8.0, 0.002 * bits):
+                    break
+                target = min(target + 0.9 * spare, (target + too_many) / 2)
+            else:
+                too_many = target
+                target = max(min(target + 1.1 * spare - 4.0, 0.98 * target), fits)
+            if target - fits < 4.0 or target <= 0:
+                break
+        return fits
 
 
 def with_content(message: RotatedMessage) -> RotatedMessage:

@@ -1,13 +1,18 @@
 """Rival: the levels at which LowPrecision would beat a rotation, for this update and these bytes.
 
-Where few coordinates carry most of an update, rotating it throws that knowledge away. LowPrecision's expected
-error and length are functions of the update alone, so choosing by them keeps both quantizers unbiased:
+Where few coordinates carry most of an update, or its scale varies within a few coordinates, rotating it throws
+that knowledge away. LowPrecision's expected error follows from the update (see ``magnitudes``). Its length does
+not: the adaptive code goes well below the entropy where non-zeros cluster. So it is tried, with a key of its
+own that no client has: the choice depends on the update and on nothing that the message is drawn from, and
+both quantizers stay unbiased.
 
-    E ||Q(x) - x||^2 = (||x|| / s)^2 sum f_i (1 - f_i),   f_i the fraction of |x_i| s / ||x||,
+Where bytes are a promise, a message that is drawn too long is sent rotated instead, which is a choice by the
+draw. Its bias is E[(Q - x) 1(too long)]. Coordinates are drawn independently and the length is nearly Gaussian,
+being a sum over them, so the bias has a norm of at most
 
-and a message of k non-zeros with mean magnitude m takes about k (log2(p / k) + log2(e) + 1 + g(m - 1)) bits,
-g being the entropy of a geometric integer. Both are taken of a histogram of the magnitudes, eight bins an
-octave.
+    max_i sd(Q_i) phi(z) <= ||x|| / (2 s) phi(z),   phi the normal density, z the deviations of room left,
+
+and z is such that this is 8e-4 ||x||, or less.
 """
 
 from __future__ import annotations
@@ -17,47 +22,80 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedpaq import codec
 from fedpaq.quantizers.low_precision import LowPrecision
-from fedpaq.quantizers.message import MAX_LEVELS, Float32, Float64
+from fedpaq.quantizers.message import MAX_LEVELS, Float32
+from fedpaq.quantizers.rotated.magnitudes import Magnitudes
+from fedpaq.randomness import Key, Keys
 
+TRIAL_SEED, TRIAL_ROUND = 0x9E3779B97F4A7C15, 2**32 - 1  # keys of trials
 SMALL = 4096  # dimensions up to which the comparison is always made
-HEADER_BYTES = 15
-DEVIATIONS = 4.0  # room for chance in the number of non-zeros, where bytes are a promise
+LOOK_RATE = 0.75  # bits a coordinate from which on a part of the update is looked at
+SEGMENT, SEGMENTS = 128, 64  # that part
+HEADER_BITS = 120.0
+LEAST_RATIO = 0.65  # of a length to the entropy, where non-zeros cluster: trials begin here
+ROUNDS = 4
+BIAS = 8e-4  # where bytes are a promise, in units of ||x||
+LEAST_DEVIATIONS = 2.0  # too long one time in 40 at most
+SPREAD = 1.1  # room for what the deviation's estimate may lack
+CARE = 1.07  # a rotated message has so many times the error that its plan expects
 
 
 @dataclass(frozen=True)
-class Magnitudes:
-    """A histogram of |x_i| / ||x||: how many lie in each bin, and their mean."""
+class Search:
+    """The levels that fit some bits."""
 
-    counts: Float64
-    means: Float64
+    update: Float32
+    histogram: Magnitudes
+    bits: float
+    promised: bool
 
-    @classmethod
-    def of(cls, update: Float32, norm: float) -> Magnitudes:
-        """Count by sign-less exponent and three mantissa bits."""
-        bins = (update.view(np.uint32) & np.uint32(0x7FFFFFFF)) >> np.uint32(20)
-        counts = np.bincount(bins, minlength=1)
-        sums = np.bincount(bins, weights=np.abs(update))
-        used = counts > 0
-        return cls(counts[used].astype(np.float64), sums[used] / counts[used] / norm)
+    def best(self, error: float) -> int:
+        """Return the most levels that fit, or 0 if their expected error is not below ``error``."""
+        ratio, levels = LEAST_RATIO, 0
+        trials = (4 if self.promised else 2) if self.update.size <= SMALL else 1  # long ones hardly vary
+        for _ in range(ROUNDS):
+            before, levels = levels, self._fitting(ratio, math.sqrt(1 + 1 / trials))
+            if levels == 0 or self.histogram.expected(levels).error >= error:
+                return 0
+            if abs(levels - before) <= 0.02 * levels:
+                break
+            ratio = (self._tried(levels, trials) - HEADER_BITS) / self.histogram.expected(levels).bits
+        return levels
 
-    def expected(self, levels: int, deviations: float) -> tuple[float, float]:
-        """Return E||Q(x) - x||^2 / ||x||^2, and the non-zeros' bits so many deviations above their mean."""
-        scaled = self.means * levels
-        whole = np.floor(scaled)
-        fraction = scaled - whole
-        error = float(self.counts @ (fraction * (1 - fraction))) / levels**2
-        sent = np.where(whole > 0, 1.0, fraction)
-        count = max(float(self.counts @ sent), 1e-9)
-        excess = max(float(self.counts @ scaled) / count - 1, 0.0)
-        each = math.log2(max(float(self.counts.sum()) / count, 1.0)) + 2.443 + geometric_entropy(excess)
-        deviation = math.sqrt(float(self.counts @ (sent * (1 - sent))))
-        return error, (count + deviations * deviation) * each + 8
+    def _fitting(self, ratio: float, spread: float) -> int:
+        """Return the most levels whose messages fit, with room for chance where bytes are a promise."""
+
+        def fits(levels: int) -> bool:
+            found = self.histogram.expected(levels)
+            room = deviations(levels) * SPREAD * spread * found.deviation + 8 if self.promised else 0.0
+            return HEADER_BITS + ratio * found.bits + room <= self.bits
+
+        guess = int(math.sqrt(self.update.size) * 2.0 ** min(self.bits / self.update.size - 4, 16))  # too few
+        most, beyond = (guess, 2 * guess) if 1 <= guess <= MAX_LEVELS and fits(guess) else (0, 1)
+        while beyond <= MAX_LEVELS and fits(beyond):
+            most, beyond = beyond, 2 * beyond
+        while beyond - most > max(1, most // 64):
+            middle = (most + beyond) // 2
+            most, beyond = (middle, beyond) if middle <= MAX_LEVELS and fits(middle) else (most, middle)
+        return most
+
+    def _tried(self, levels: int, trials: int) -> float:
+        """Return the mean bits of some messages."""
+        keys = [Key(seed=TRIAL_SEED, round=TRIAL_ROUND, client=trial) for trial in range(trials)]
+        rows = np.broadcast_to(self.update, (trials, self.update.size))
+        payloads = codec.encode_batch(LowPrecision(levels).quantize_batch(rows, Keys.of(keys)))
+        return 8 * sum(map(len, payloads)) / trials
 
 
-def geometric_entropy(mean: float) -> float:
-    """Return the entropy, in bits, of a geometric integer of this mean."""
-    return (1 + mean) * math.log2(1 + mean) - mean * math.log2(mean) if mean > 0 else 0.0
+def deviations(levels: int) -> float:
+    """Return z with phi(z) / (2 s) <= BIAS.
+
+    >>> [round(deviations(levels), 2) for levels in (1, 10, 1000)]
+    [3.32, 2.54, 2.0]
+    """
+    odds = 1 / (2 * levels * BIAS * math.sqrt(2 * math.pi))
+    return max(math.sqrt(2 * math.log(odds)) if odds > 1 else 0.0, LEAST_DEVIATIONS)
 
 
 def may_win(dimension: int, concentration: float, bits: float, error: float) -> bool:
@@ -70,6 +108,19 @@ def may_win(dimension: int, concentration: float, bits: float, error: float) -> 
     return bits > 0 and (dimension <= SMALL or close)
 
 
+def part_may_win(update: Float32, norm: float, bits: float, error: float) -> bool:
+    """Whether a part of a large update, 64 segments of 128, would be sent with less error."""
+    if update.size <= 2 * SEGMENT * SEGMENTS:
+        return True
+    starts = np.linspace(0, update.size - SEGMENT, SEGMENTS).astype(np.int64)
+    part = np.concatenate([update[start : start + SEGMENT] for start in starts])
+    share = part.size / update.size
+    histogram = Magnitudes.of(part, norm)
+    # One coordinate more, so that the part has the norm, and hence the levels, of the whole.
+    rest = np.float32(math.sqrt(max(norm**2 - float((part.astype(np.float64) ** 2).sum()), 0.0)))
+    return Search(np.append(part, rest), histogram, bits * share, False).best(1.2 * error * share) > 0
+
+
 def better_levels(
     update: Float32, norm: float, magnitude: float, payload_bytes: int, error: float, promised: bool
 ) -> LowPrecision | None:
@@ -77,20 +128,10 @@ def better_levels(
 
     ``magnitude`` is the sum of |x_i|; ``promised`` says that no payload may be longer.
     """
-    bits = 8.0 * (payload_bytes - HEADER_BYTES)
-    if not may_win(update.size, (magnitude / norm) ** 2, bits, error):
+    bits, error = 8.0 * payload_bytes, CARE * error
+    if not may_win(update.size, (magnitude / norm) ** 2, bits - HEADER_BITS, error) and (
+        bits < LOOK_RATE * update.size or not part_may_win(update, norm, bits, error)
+    ):
         return None
-    histogram = Magnitudes.of(update, norm)
-    room = DEVIATIONS if promised else 0.0
-    fitting, beyond = 0, 1
-    while beyond <= MAX_LEVELS and histogram.expected(beyond, room)[1] <= bits:
-        fitting, beyond = beyond, 2 * beyond
-    while beyond - fitting > max(1, fitting // 16):
-        middle = (fitting + beyond) // 2
-        if middle <= MAX_LEVELS and histogram.expected(middle, room)[1] <= bits:
-            fitting = middle
-        else:
-            beyond = middle
-    if fitting == 0 or histogram.expected(fitting, room)[0] >= error:
-        return None
-    return LowPrecision(fitting)
+    levels = Search(update, Magnitudes.of(update, norm), bits, promised).best(error)
+    return LowPrecision(levels) if levels else None

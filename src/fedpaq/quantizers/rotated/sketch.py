@@ -63,8 +63,8 @@ class Sketch:
         rotate(row, blocks.length, blocks.turns, factors, key.seed, key.round, key.client, rotated)
         return cls(blocks, energies, factors, rotated, plan.error, key)
 
-    def message(self, bits: float) -> RotatedMessage:
-        """Round to about this many bits."""
+    def message(self, bits: float, nearest: bool = False) -> RotatedMessage:
+        """Round to about this many bits; scales at random, or to the ``nearest``, which is biased."""
         size = self.blocks.size
         rates = np.arcsinh(share(self.energies, size, bits)) / math.log(2)
         halves = (
@@ -74,7 +74,7 @@ class Sketch:
         wanted = np.where(few, np.clip(np.rint(size * densities(rates)), 1, size), -1).astype(np.int64)
         wanted[self.energies == 0] = 0
         least = np.where(few, GUESS * halves, halves).astype(np.float32)
-        return self._scaled(round_blocks(self.rotated, wanted, least), bits)
+        return self._scaled(round_blocks(self.rotated, wanted, least), bits, nearest)
 
     def shortest(self) -> RotatedMessage:
         """Send the largest coordinate of each block and nothing else."""
@@ -86,12 +86,12 @@ class Sketch:
         counts = np.count_nonzero(levels, axis=1)
         return self._scaled(Rounded(levels.reshape(-1), products, counts, counts), 0.0)
 
-    def _scaled(self, rounded: Rounded, bits: float) -> RotatedMessage:
+    def _scaled(self, rounded: Rounded, bits: float, nearest: bool = False) -> RotatedMessage:
         """Attach the scales that make <x_hat, x> = ||x||^2 in each block."""
         mantissa_bits = mantissa_for(self.error, bits / self.blocks.count)
         sent = rounded.counts > 0
         exact = np.divide(self.energies * self.factors, rounded.products, out=np.zeros(sent.size), where=sent)
-        scales = np.where(sent, round_scales(exact, mantissa_bits, self.key), 0.0)
+        scales = np.where(sent, round_scales(exact, mantissa_bits, None if nearest else self.key), 0.0)
         rounded.levels.flags.writeable = False
         most, count = int(rounded.largest.max()), int(rounded.counts.sum())
         message = RotatedMessage(self.blocks, rounded.levels, scales, mantissa_bits, most, count, self.key)

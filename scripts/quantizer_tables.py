@@ -1,0 +1,101 @@
+"""Write the tables of docs/quantizers.md and docs/theory.md that come from benchmarks/results/*.json.
+
+python scripts/quantizer_tables.py
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from performance_page import RESULTS, ROOT, table
+
+DOCS = ROOT / "docs"
+Results = dict[str, Any]
+
+
+def limits(results: Results) -> str:
+    """Return error over the limit at each rate, for Gaussian vectors of three sizes."""
+    rates = list(results["ideal_over_limit"])
+    header = ("p, draws", *(f"{float(rate):g} bits" for rate in rates))
+    rows = [("best scalar quantizer", *(f"{value:.2f}" for value in results["ideal_over_limit"].values()))]
+    for dimension, found in results["sizes"].items():
+        over = (f"{point['over_limit']:.2f}" for point in found["points"])
+        rows.append((f"{int(dimension):,}, {found['draws']}", *over))
+    peer = results["vectors"]["Gaussian"]["lines"]["EDEN (DRIVE at one bit)"]
+    rows.append(("EDEN, 92,027", *(f"{point['over_limit']:.2f}" for point in peer)))
+    return table(header, rows)
+
+
+def real_updates(results: Results) -> str:
+    """Return the error on real updates at LowPrecision's bytes."""
+    rows = []
+    for name, panel in results["vectors"].items():
+        for row in panel.get("against_low_precision", ()):
+            rows.append(
+                (
+                    f"{name}, p = {panel['dimension']:,}",
+                    row["levels"],
+                    f"{row['low_precision_bytes']:,.0f}",
+                    f"{row['low_precision_nmse']:.3g}",
+                    f"{row['rotated_bytes']:,.0f}",
+                    f"{row['rotated_nmse']:.3g}",
+                    f"{row['ratio']:.2f}",
+                )
+            )
+    header = ("update", "s", "bytes", "error", "bytes of `Rotated`", "its error", "ratio")
+    return table(header, rows)
+
+
+def bias(results: Results) -> str:
+    """Return the largest deviations of the mean, a row a vector."""
+    vectors: dict[tuple[str, int], list[Results]] = {}
+    for row in results["rows"]:
+        vectors.setdefault((row["vector"], row["dimension"]), []).append(row)
+    rows = []
+    for (name, dimension), found in vectors.items():
+        finest = min(found, key=lambda row: row["resolution"] or 1.0)
+        rows.append(
+            (
+                f"{name}, p = {dimension:,}",
+                len(found),
+                f"{max(row['along_in_standard_errors'] for row in found):.1f}",
+                f"{max(row['norm_in_standard_errors'] for row in found):.1f}",
+                f"{finest['resolution']:.0e}",
+            )
+        )
+    header = ("vector", "settings", "along x", "in norm", "finest resolution, of the norm")
+    return table(header, rows)
+
+
+TABLES: list[tuple[str, str, str, Callable[[Results], str]]] = [
+    ("quantizers.md", "limits", "rate_distortion", limits),
+    ("quantizers.md", "real updates", "rate_distortion", real_updates),
+    ("theory.md", "bias", "rotated_bias", bias),
+]
+
+
+def filled(text: str, name: str, made: str) -> str:
+    """Return a page with the table between its two comments."""
+    start, end = f"<!-- table: {name} -->", f"<!-- end of table: {name} -->"
+    pattern = re.compile(f"{re.escape(start)}.*?{re.escape(end)}", re.DOTALL)
+    if not pattern.search(text):
+        raise SystemExit(f"the page has no place for the table {name!r}")
+    return pattern.sub(lambda _: f"{start}\n\n{made}\n\n{end}", text)
+
+
+def pages() -> dict[str, str]:
+    """Return each page with its tables."""
+    found: dict[str, str] = {}
+    for page, name, benchmark, make in TABLES:
+        results = json.loads((RESULTS / f"{benchmark}.json").read_text())
+        found[page] = filled(found.get(page) or (DOCS / page).read_text(), name, make(results))
+    return found
+
+
+if __name__ == "__main__":
+    for page, text in pages().items():
+        (DOCS / page).write_text(text)
+        print(f"written: docs/{page}")

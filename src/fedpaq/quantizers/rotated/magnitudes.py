@@ -1,0 +1,68 @@
+"""Magnitudes: what LowPrecision would make of an update, from a histogram of |x_i| / ||x||.
+
+    E ||Q(x) - x||^2 = (||x|| / s)^2 sum f_i (1 - f_i),   f_i the fraction of |x_i| s / ||x||,
+
+and a message of k non-zeros with mean magnitude m takes about  p h(k / p) + k (1 + g(m - 1))  bits, h being the
+entropy of a yes or no and g that of a geometric integer. The histogram has eight bins an octave.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedpaq.quantizers.message import Float32, Float64
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What to expect of LowPrecision at some levels."""
+
+    error: float  # E||Q(x) - x||^2 / ||x||^2
+    bits: float  # of a code that knows densities, but not where they differ
+    deviation: float  # of the bits
+
+
+@dataclass(frozen=True)
+class Magnitudes:
+    """How many |x_i| / ||x|| lie in each bin, and their mean."""
+
+    counts: Float64
+    means: Float64
+
+    @classmethod
+    def of(cls, update: Float32, norm: float) -> Magnitudes:
+        """Count by sign-less exponent and three mantissa bits."""
+        bins = (update.view(np.uint32) & np.uint32(0x7FFFFFFF)) >> np.uint32(20)
+        counts = np.bincount(bins, minlength=1)
+        sums = np.bincount(bins, weights=np.abs(update))
+        used = counts > 0
+        return cls(counts[used].astype(np.float64), sums[used] / counts[used] / norm)
+
+    def expected(self, levels: int) -> Expected:
+        """Return what to expect at ``levels``."""
+        scaled = self.means * levels
+        whole = np.floor(scaled)
+        chance = (scaled - whole) * (1 - scaled + whole)  # f (1 - f)
+        error = float(self.counts @ chance) / levels**2
+        total = float(self.counts.sum())
+        count = max(float(self.counts @ np.where(whole > 0, 1.0, scaled)), 1e-9)
+        excess = max(float(self.counts @ scaled) / count - 1, 0.0)
+        share = min(count / total, 1 - 0.5 / total)
+        bits = total * binary_entropy(share) + count * (1 + geometric_entropy(excess))
+        first = max(math.log2((1 - share) / share), 0.0) + 1 + math.log2(1 + excess)  # a zero made a one
+        next = math.log2(1 + 1 / excess) if excess > 0 else 0.0  # a level made one larger
+        costs = np.where(whole > 0, min(next, first), first)
+        return Expected(error, bits, math.sqrt(float(self.counts @ (chance * costs**2))))
+
+
+def binary_entropy(share: float) -> float:
+    """Return the entropy, in bits, of a yes that comes with this probability."""
+    return -share * math.log2(share) - (1 - share) * math.log2(1 - share) if 0 < share < 1 else 0.0
+
+
+def geometric_entropy(mean: float) -> float:
+    """Return the entropy, in bits, of a geometric integer of this mean."""
+    return (1 + mean) * math.log2(1 + mean) - mean * math.log2(mean) if mean > 0 else 0.0
