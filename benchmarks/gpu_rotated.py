@@ -30,7 +30,7 @@ from fedpaq.clients.work import LocalWork
 from fedpaq.hardware.devices import require_device
 from fedpaq.kernels import cuda
 from fedpaq.quantizers.rotated import plans
-from fedpaq.quantizers.rotated.allocation import candidates
+from fedpaq.quantizers.rotated.allocation import body_bits, candidates
 from fedpaq.quantizers.rotated.rotation import Blocks
 from fedpaq.server.aggregation import Mean
 from fedpaq.server.device_batch import DEVICE_BATCHES
@@ -114,7 +114,7 @@ def passes_of_a_cut(updates: torch.Tensor, blocks: Blocks) -> dict[str, Any]:
     rotation, rounding = cuda.load("rotation"), cuda.load("rounding")
     shape = rotation.Shape(DIMENSION, blocks.count, blocks.length, blocks.size, blocks.turns)
     energies = np.full((TIMED, blocks.count), float(DIMENSION / blocks.count))
-    bits = fedpaq.Rotated(bits=BITS)._body_bits(DIMENSION)
+    bits = body_bits(DIMENSION, fedpaq.Rotated(bits=BITS).target_bytes(DIMENSION))
     plan = plans.roundings(blocks, energies, np.ones(TIMED), bits)
     arrays = plan.factors, plan.wanted.astype(np.int32), plan.least, np.float32(0.5) / plan.least
     factors, wanted, least, inverses = (torch.as_tensor(values, device=gpu.DEVICE) for values in arrays)
@@ -221,7 +221,7 @@ def parts_of_a_batch(
 
 def planning() -> dict[str, Any]:
     """Time what the host decides for 10,000 clients, on one thread."""
-    bits = fedpaq.Rotated(bits=BITS)._body_bits(DIMENSION)
+    bits = body_bits(DIMENSION, fedpaq.Rotated(bits=BITS).target_bytes(DIMENSION))
     cuts, rng = candidates(DIMENSION, bits), np.random.default_rng(0)
     energies = [rng.random((CLIENTS, cut.count)) + 0.1 for cut in cuts]
     totals = energies[-1].sum(axis=1)

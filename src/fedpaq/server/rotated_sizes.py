@@ -18,9 +18,9 @@ from fedpaq import codec
 from fedpaq.codec import block_code, gap_code
 from fedpaq.codec.frame import pack_varint
 from fedpaq.quantizers import Message
+from fedpaq.quantizers.rotated.allocation import FRAME_BYTES
 from fedpaq.quantizers.rotated.content import encode_steps, suits_blocks
 from fedpaq.quantizers.rotated.message import scale_index, zero_message
-from fedpaq.quantizers.rotated.quantizer import FRAME_BYTES
 from fedpaq.quantizers.rotated.rotation import Blocks
 from fedpaq.randomness import Key
 from fedpaq.server.payload_sizes import block_bits

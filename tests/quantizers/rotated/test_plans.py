@@ -7,7 +7,7 @@ import pytest
 
 import fedpaq
 from fedpaq.quantizers.rotated import plans
-from fedpaq.quantizers.rotated.allocation import allocate, block_energies, candidates
+from fedpaq.quantizers.rotated.allocation import allocate, block_energies, body_bits, candidates
 from fedpaq.quantizers.rotated.rotation import CELL
 from fedpaq.quantizers.rotated.rounding import Rounded
 from fedpaq.quantizers.rotated.sketch import Sketch, mantissa_for
@@ -25,7 +25,7 @@ def uneven_cells(updates: int, dimension: int) -> np.ndarray:
 @pytest.mark.parametrize(("dimension", "bits"), [(92_027, 0.03), (92_027, 1.0), (5000, 0.1), (20_000, 2.5)])
 def test_plans_of_many_updates_are_those_of_each(dimension, bits, monkeypatch):
     cells = uneven_cells(40, dimension)
-    body = fedpaq.Rotated(bits=bits)._body_bits(dimension)
+    body = body_bits(dimension, fedpaq.Rotated(bits=bits).target_bytes(dimension))
     cuts = candidates(dimension, body)
     energies = [
         np.stack([block_energies(row, cut) if cut.count > 1 else row.sum()[None] for row in cells])
