@@ -14,26 +14,26 @@ from numba import njit, prange, types
 
 NEAR = 1e-9  # relative; what differs from the twin is below 1e-12
 NEAR_HALF = 1e-6  # of a number that is rounded to an integer
-MOST_SUM = 600.0  # of the rates, in nats: beyond, their product might overflow
+LEAST_SUM = 1e-6  # of the rates, in nats, for each block: below, the logarithm of their product loses digits
+MOST_SUM = 600.0  # beyond, the product might overflow
 LN2 = math.log(2)
 
 
-@njit
+@njit(fastmath={"reassoc"})  # in any order, so that blocks are worked on side by side
 def newton(ratios, target, tolerance, v, step, steps):
     """Take Newton steps; return v, the steps taken, and whether stopping was a close call.
 
-    The sum of asinh(x) is the logarithm of the product of 1 + grown, grown = x + sqrt(1 + x^2) - 1.
+    The sum of asinh(x) is the logarithm of the product of x + sqrt(1 + x^2).
     """
     close = False
     while step < steps:
-        product, slope = 0.0, 0.0  # less one
-        for ratio in ratios:
-            x = ratio * v
+        product, slope = 1.0, 0.0
+        for block in range(ratios.size):
+            x = ratios[block] * v
             root = math.sqrt(1 + x * x)
-            grown = x + x * x / (1 + root)
-            product += grown + product * grown
-            slope += ratio / root
-        missing = target - math.log1p(product)
+            product *= x + root
+            slope += ratios[block] / root
+        missing = target - math.log(product)
         beyond = abs(missing) - tolerance * target
         close |= abs(beyond) < NEAR * target
         if beyond < 0:
@@ -55,7 +55,7 @@ def ratios_of(energies):
     return ratios
 
 
-@njit
+@njit(fastmath={"reassoc"})
 def error_of(energies, ratios, v):
     """Return the sum of E / (4^R - 1) over blocks that get any bits."""
     found = 0.0
@@ -130,7 +130,7 @@ def plan(
             ratios = ratios_of(here)
             v, step, stopped = newton(ratios, target, coarse, 0.0, 0, steps)
             error = excess * error_of(here, ratios, v) / totals[row] * kept[cut]
-            unsure |= stopped or not (0 < target < MOST_SUM) or not math.isfinite(error)
+            unsure |= stopped or not (LEAST_SUM * counts[cut] < target < MOST_SUM) or not math.isfinite(error)
             if error < least_error:
                 least_error, second = error, least_error
                 chosen, chosen_v, chosen_step = cut, v, step
