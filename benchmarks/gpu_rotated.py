@@ -45,10 +45,10 @@ CUTS = (1, 3, 6, 12, 23)  # blocks of the 92,027 coordinates
 # The first is what is used. (whole, part, coordinates_a_warp, column_coordinates_a_warp, radix, columns)
 TILINGS = {
     "default": {},
-    "1024 a warp": {"coordinates_a_warp": 1024},
+    "512 a warp": {"coordinates_a_warp": 512},
     "2048 a warp": {"coordinates_a_warp": 2048},
     "whole 8192": {"whole": 8192},
-    "whole 32768, 1024 a warp": {"whole": 32_768, "coordinates_a_warp": 1024},
+    "whole 16384": {"whole": 16_384},
     "part 4096": {"part": 4096},
     "part 16384": {"part": 16_384},
     "columns 256, 1024 a warp": {"columns": 256, "column_coordinates_a_warp": 1024},
