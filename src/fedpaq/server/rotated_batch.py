@@ -207,15 +207,22 @@ class RotatedOnDevice:
             groups = []
             for at, jobs in chunk:
                 if jobs.size:
-                    here, done = numbers[:, done : done + len(jobs)], done + len(jobs)
+                    here, done = numbers[:, done : done + len(jobs)].contiguous(), done + len(jobs)
                     cut, first = self._cuts[at], firsts[at]
-                    parts = table[:, here[0], : cut.count].contiguous()
+                    # Tensors of their own: Triton compiles again for addresses that are not multiples of 16.
+                    parts = [part[here[0], : cut.count].contiguous() for part in table]
                     energy = energies[here[0], first : first + cut.count].contiguous()
                     groups.append(self._round(jobs, here, cut, found, parts, energy))
             self._groups.append(groups)
 
     def _round(
-        self, jobs: Int64, numbers: Tensor, cut: Blocks, found: Decisions, parts: Tensor, energies: Tensor
+        self,
+        jobs: Int64,
+        numbers: Tensor,
+        cut: Blocks,
+        found: Decisions,
+        parts: Sequence[Tensor],
+        energies: Tensor,
     ) -> Group:
         """Rotate and round some jobs, all cut alike; nothing here waits for the GPU."""
         rotation, scaling = cuda.load("rotation"), cuda.load("scales")
