@@ -1,19 +1,19 @@
 """RotatedOnDevice: updates rotated, rounded and summed on the GPU, decided about on the host.
 
     GPU    energies of the blocks of every possible cut      -> host
-    host   cut, factors, how many to send (NumPy, as on the CPU) -> GPU
-    GPU    rotation, levels, scales; later the inverse, and the sum in client order
+    host   cut, factors, how many to send (as on the CPU)     -> GPU
+    GPU    rotation, levels, scales; some messages            -> host
+    GPU    the inverse, and the sum in client order; meanwhile the host encodes these messages, to know sizes
 
-Updates for which ``LowPrecision`` may be better are fetched and looked at as on the CPU; so are all of few
-coordinates, where it always may.
+Each arrow is a copy or two: a copy waits for all that the GPU has been told to do. Updates for which
+``LowPrecision`` may be better are fetched and looked at as on the CPU; so are all of few coordinates, where it
+always may.
 """
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -29,18 +29,18 @@ from fedpaq.kernels import cuda
 from fedpaq.quantizers import Message
 from fedpaq.quantizers.rotated import Rotated, RotatedMessage, plans
 from fedpaq.quantizers.rotated.allocation import body_bits, candidates
+from fedpaq.quantizers.rotated.decisions import Decisions, decide
 from fedpaq.quantizers.rotated.message import zero_message
 from fedpaq.quantizers.rotated.rival import CARE, HEADER_BITS, LOOK_RATE, SMALL, better_levels
 from fedpaq.quantizers.rotated.rotation import CELL, Blocks
-from fedpaq.server.rotated_sizes import payload_bytes
+from fedpaq.server.rotated_sizes import Sample, payload_bytes, take_samples
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 Usable = npt.NDArray[np.bool_]
 CHUNK = 2**29  # rotated coordinates at once: two gigabytes
 SUM_BLOCK = 256  # rows of estimates are multiples of this
-PLANNED = 512  # updates that a thread plans at a time
-THREADS = min(8, os.cpu_count() or 1)
+FETCHED = 64  # updates that are fetched at a time to be looked at
 CLOSE = 1 + 1e-9  # what is so near to a decision is decided as on the CPU
 
 
@@ -49,17 +49,15 @@ class Group:
     """The messages of some jobs of a chunk, all cut alike."""
 
     jobs: Int64
-    rounding: plans.Rounding
+    numbers: Tensor  # the jobs, on the device
+    blocks: Blocks  # how they are cut
+    wanted: npt.NDArray[np.int32]  # non-zeros of each block, about; -1 for many
+    mantissa_bits: Int64
     rounded: Any  # ``cuda.rounding.RoundedBlocks``
     scales: Tensor
     signs: Tensor
     shape: Any  # ``cuda.rotation.Shape``
     usable: Tensor
-
-    @property
-    def blocks(self) -> Blocks:
-        """How they are cut."""
-        return self.rounding.blocks
 
 
 class RotatedOnDevice:
@@ -74,48 +72,42 @@ class RotatedOnDevice:
         self._on_host: dict[int, Message] = {}
         self._finite = np.ones(len(updates), np.bool_)
         self._groups: list[list[Group]] = []  # of each chunk
+        self._samples: list[Sample] | None = None
         bits = body_bits(self._dimension, quantizer.target_bytes(self._dimension))
         self._cuts = candidates(self._dimension, bits)
         self._chunk = max(1, CHUNK // max(cut.padded for cut in self._cuts))
+        self._cut_of = np.full(len(updates), -1)  # -1 for what is in no group
         if self._dimension <= SMALL:
             for job in range(len(updates)):
                 self._quantize_on_host(job)
+            self._groups = [[] for _ in self._chunks()]
             return
-        best, errors, energies = self._plan(bits)
-        for jobs in self._chunks():
-            numbers = np.arange(jobs.start, jobs.stop)
-            groups = []
-            for at, cut in enumerate(self._cuts):
-                chosen = numbers[best[jobs] == at]
-                if chosen.size:
-                    rounding = plans.roundings(cut, energies[at][chosen], errors[chosen], bits)
-                    groups.append(self._round(chosen, rounding))
-            self._groups.append(groups)
+        energies, firsts, found = self._plan(bits)
+        self._round_chunks(energies, firsts, found)
 
     def add_to(self, total: Tensor, first_job: Tensor) -> None:
         """Add to total (runs, p), in order."""
+        self._sample()  # before the GPU is busy with the sum
         width = -(-self._dimension // SUM_BLOCK) * SUM_BLOCK
-        for jobs, groups in zip(self._chunks(), self._groups or [[]] * len(self._updates), strict=False):
+        for jobs, groups in zip(self._chunks(), self._groups, strict=True):
             rows = jobs.stop - jobs.start
             estimates = torch.empty(rows, width, device=self._device)
             units = torch.ones(rows, 1, dtype=torch.float64, device=self._device)
             for group in groups:
-                targets = to_tensor(group.jobs - jobs.start, self._device)
+                targets = group.numbers - jobs.start
                 cuda.load("rotation").rotate_back(
                     group.rounded.levels, torch.arange(len(targets), device=self._device), targets,
                     group.scales, group.signs, group.shape, estimates,
                 )  # fmt: skip
                 units[targets, 0] = torch.where(group.usable, 1.0, math.nan).double()
-            grouped = np.concatenate([group.jobs for group in groups]) if groups else np.zeros(0, np.int64)
-            for job in np.setdiff1d(np.arange(jobs.start, jobs.stop), grouped).tolist():
-                self._place(job, estimates[job - jobs.start], units[job - jobs.start])
+            for row in np.flatnonzero(self._cut_of[jobs] < 0).tolist():
+                self._place(jobs.start + row, estimates[row], units[row])
             bounds = (first_job - jobs.start).clamp(0, rows)
             cuda.load("low_precision").add_rows(estimates, units, bounds, total)
 
     def payload_bytes(self) -> Float64:
         """Return the length of each payload (jobs,)."""
-        groups = [group for chunk in self._groups for group in chunk]
-        return payload_bytes(groups, self._on_host, self._dimension, len(self._updates))
+        return payload_bytes(self._sample(), self._on_host, self._dimension, len(self._updates))
 
     def fetch(self) -> tuple[Sequence[Message], Usable]:
         """Return the messages and which of them are usable."""
@@ -136,39 +128,54 @@ class RotatedOnDevice:
         for start in range(0, len(self._updates), self._chunk):
             yield slice(start, min(start + self._chunk, len(self._updates)))
 
-    def _plan(self, bits: float) -> tuple[Int64, Float64, list[Float64]]:
-        """Return each job's cut (-1 if it is not rotated here), expected error, and the energies by cut."""
-        energies, totals, magnitudes = self._find_energies()
+    def _sample(self) -> list[Sample]:
+        """Fetch, once, what says how long the payloads are."""
+        if self._samples is None:
+            self._samples = take_samples([group for chunk in self._groups for group in chunk])
+        return self._samples
+
+    def _plan(self, bits: float) -> tuple[Tensor, list[int], Decisions]:
+        """Decide about all jobs; return the energies on the device, where each cut's begin, and decisions."""
+        sums, firsts = self._find_energies()
+        found = sums.cpu().numpy()
+        magnitudes, totals = found[:, 0], found[:, 1].copy()
         norms = np.sqrt(totals)
         with np.errstate(over="ignore"):
             self._finite[:] = np.isfinite(norms.astype(np.float32))
-        best, errors = np.full(len(totals), -1), np.zeros(len(totals))
-        planned = np.flatnonzero(self._finite & (totals > 0))
-
-        def plan(jobs: Int64) -> None:
-            parts = [some[jobs] for some in energies]
-            best[jobs], errors[jobs] = plans.best_cuts(self._cuts, parts, totals[jobs], bits)
-
-        with ThreadPoolExecutor(THREADS) as pool:  # NumPy lets other threads run
-            list(pool.map(plan, np.array_split(planned, -(-planned.size // PLANNED) or 1)))
+        rotated = self._finite & (totals > 0)
+        found[~rotated], totals[~rotated] = 1.0, 1.0  # decided about like any other, and not used
+        decisions = decide(self._cuts, found, firsts, totals, bits)
+        self._cut_of[rotated] = decisions.best[rotated]
         target = self._quantizer.target_bytes(self._dimension)
-        concentrations = (magnitudes[planned] / norms[planned]) ** 2
+        concentrations = np.full(len(norms), np.inf)
+        concentrations[rotated] = (magnitudes[rotated] / norms[rotated]) ** 2
         spare = 8.0 * target - HEADER_BITS
         affordable = spare / (math.log2(max(self._dimension / max(spare, 1.0), 1.0)) + 3)
-        close = concentrations < 2 * (1 + CARE * errors[planned]) * affordable * CLOSE
+        close = concentrations < 2 * (1 + CARE * decisions.errors) * affordable * CLOSE
         close &= (concentrations < 0.25 * self._dimension * CLOSE) & (spare > 0)
-        close |= 8.0 * target >= LOOK_RATE * self._dimension  # then the host looks at every update
-        for job in planned[close]:
-            row = self._updates[int(job)].cpu().numpy()
-            known = float(norms[job]), float(magnitudes[job]), target, float(errors[job])
-            rival = better_levels(row, *known, promised=False)
-            if rival is not None:
-                self._on_host[int(job)] = rival.quantize(row, key=self._work.keys()[int(job)])
-                best[job] = -1
-        return best, errors, energies
+        if 8.0 * target >= LOOK_RATE * self._dimension:
+            close = rotated  # at such rates the host looks at every update
+        for start in range(0, int(close.sum()), FETCHED):
+            some = np.flatnonzero(close)[start : start + FETCHED]
+            parts = [
+                np.ascontiguousarray(found[some, a : a + c.count])
+                for a, c in zip(firsts, self._cuts, strict=True)
+            ]
+            errors = plans.best_cuts(self._cuts, parts, totals[some], bits)[1]  # to the last bit
+            rows = self._updates[some.tolist()].cpu().numpy()
+            for job, row, error in zip(some.tolist(), rows, errors, strict=True):
+                known = float(norms[job]), float(magnitudes[job]), target, float(error)
+                rival = better_levels(row, *known, promised=False)
+                if rival is not None:
+                    self._on_host[job] = rival.quantize(row, key=self._work.keys()[job])
+                    self._cut_of[job] = -1
+        return sums, firsts, decisions
 
-    def _find_energies(self) -> tuple[list[Float64], Float64, Float64]:
-        """Return the energies of the blocks of each cut (jobs, blocks), of each update, and the sums of |x|."""
+    def _find_energies(self) -> tuple[Tensor, list[int]]:
+        """Return a table (jobs, columns) and the columns where the energies of each cut's blocks begin.
+
+        The first columns are the sum of |x| and the energy of the whole update.
+        """
         squares, magnitudes = cuda.load("rounding").sum_cells(self._updates)
         cells = squares.shape[1]
         whole = (0, cells, False)
@@ -179,39 +186,64 @@ class RotatedOnDevice:
         trees = cuda.load("pairwise")
         sums = trees.stretches(tuple(stretches), self._device).sums(squares)
         sizes = trees.stretches((whole,), self._device).sums(magnitudes)
-        found = torch.cat([sizes, sums], dim=1).cpu().numpy()
-        energies, at = [], 2
+        firsts, at = [], 2
         for cut in self._cuts:
-            first = 1 if cut.count == 1 else at
-            energies.append(np.ascontiguousarray(found[:, first : first + cut.count]))
+            firsts.append(1 if cut.count == 1 else at)
             at += 0 if cut.count == 1 else cut.count
-        return energies, found[:, 1].copy(), found[:, 0].copy()
+        return torch.cat([sizes, sums], dim=1), firsts
 
-    def _round(self, jobs: Int64, rounding: plans.Rounding) -> Group:
-        """Rotate and round some jobs, all cut alike."""
-        rotation, cut = cuda.load("rotation"), rounding.blocks
-        shape = rotation.Shape(cut.dimension, cut.count, cut.length, cut.size, cut.turns)
+    def _round_chunks(self, energies: Tensor, firsts: Sequence[int], found: Decisions) -> None:
+        """Rotate and round all jobs that are; what was decided travels in two copies."""
         with np.errstate(divide="ignore"):
-            inverses = np.float32(0.5) / rounding.least
-        numbers, factors, wanted, least, inverse, energies, mantissa_bits = (
-            to_tensor(values, self._device)
-            for values in (
-                jobs, rounding.factors, rounding.wanted.astype(np.int32), rounding.least, inverses,
-                rounding.energies, rounding.mantissa_bits,
-            )
-        )  # fmt: skip
-        seeds, clients = self._seeds[numbers], self._clients[numbers]
+            inverses = np.float32(0.5) / found.least
+        packed = np.stack([found.factors, found.wanted.view(np.float32), found.least, inverses])
+        chosen = [
+            [(at, jobs.start + np.flatnonzero(self._cut_of[jobs] == at)) for at in range(len(self._cuts))]
+            for jobs in self._chunks()
+        ]
+        order = np.concatenate([jobs for chunk in chosen for _, jobs in chunk])
+        table = to_tensor(packed, self._device)
+        numbers = to_tensor(np.stack([order, found.mantissa_bits[order]]), self._device)
+        done = 0
+        for chunk in chosen:
+            groups = []
+            for at, jobs in chunk:
+                if jobs.size:
+                    here, done = numbers[:, done : done + len(jobs)].contiguous(), done + len(jobs)
+                    cut, first = self._cuts[at], firsts[at]
+                    # Tensors of their own: Triton compiles again for addresses that are not multiples of 16.
+                    parts = [part[here[0], : cut.count].contiguous() for part in table]
+                    energy = energies[here[0], first : first + cut.count].contiguous()
+                    groups.append(self._round(jobs, here, cut, found, parts, energy))
+            self._groups.append(groups)
+
+    def _round(
+        self,
+        jobs: Int64,
+        numbers: Tensor,
+        cut: Blocks,
+        found: Decisions,
+        parts: Sequence[Tensor],
+        energies: Tensor,
+    ) -> Group:
+        """Rotate and round some jobs, all cut alike; nothing here waits for the GPU."""
+        rotation, scaling = cuda.load("rotation"), cuda.load("scales")
+        shape = rotation.Shape(cut.dimension, cut.count, cut.length, cut.size, cut.turns)
+        rows, mantissa_bits = numbers
+        factors, bits, least, inverses = parts
+        wanted = found.wanted[jobs, : cut.count]
+        seeds, clients = self._seeds[rows], self._clients[rows]
         signs = rotation.draw_signs(seeds, self._work.round, clients, shape)
-        rotated = rotation.rotate(self._updates, numbers, factors, signs, shape)
-        kind = torch.int16 if (rounding.wanted < 0).any() else torch.int8
-        most = max(int(rounding.wanted.max()), 0)
-        rounded = cuda.load("rounding").round_blocks(rotated, wanted, least, inverse, most, kind)
-        scaling = cuda.load("scales")
+        rotated = rotation.rotate(self._updates, rows, factors, signs, shape)
+        kind = torch.int16 if (wanted < 0).any() else torch.int8
+        rounded = cuda.load("rounding").round_blocks(
+            rotated, bits.view(torch.int32), least, inverses, max(int(wanted.max()), 0), kind
+        )
         scales = scaling.find_scales(
             rounded, energies, factors, mantissa_bits, seeds, self._work.round, clients
         )
         usable = scaling.are_usable(rounded, scales, cut.growth)
-        return Group(jobs, rounding, rounded, scales, signs, shape, usable)
+        return Group(jobs, rows, cut, wanted, found.mantissa_bits[jobs], rounded, scales, signs, shape, usable)
 
     def _quantize_on_host(self, job: int) -> None:
         row = self._updates[job].cpu().numpy()
@@ -243,6 +275,6 @@ def messages_of(group: Group, keys: Sequence[Any]) -> Iterator[RotatedMessage]:
     largest = group.rounded.largest.amax(1).cpu().numpy()
     for row, key in enumerate(keys):
         yield RotatedMessage(
-            group.blocks, levels[row], scales[row], int(group.rounding.mantissa_bits[row]), int(largest[row]),
+            group.blocks, levels[row], scales[row], int(group.mantissa_bits[row]), int(largest[row]),
             int(counts[row]), key,
         )  # fmt: skip

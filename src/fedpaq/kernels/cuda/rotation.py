@@ -1,6 +1,6 @@
 """The random rotation of many updates on the GPU, and back; twin: ``fedpaq.quantizers.rotated.rotation``.
 
-A tile of up to 16,384 coordinates stays in registers, so a block that is one tile is read once and written
+A tile of up to 32,768 coordinates stays in registers, so a block that is one tile is read once and written
 once, whatever the turns. A larger block passes its narrow levels tile by tile, its wide ones sixteen rows at a
 time. Levels run from narrow to wide and are float32 sums and differences alone, so the order is the twin's.
 Signs are one bit of a word: the words are drawn once, for both ways.
@@ -28,9 +28,9 @@ GROUP_COORDINATES = 8192  # whose signs are one group of 256 words
 class Tiling:
     """How blocks are cut for the GPU; every choice gives the same bits."""
 
-    whole: int = 16_384  # blocks up to this size are one tile
+    whole: int = 32_768  # blocks up to this size are one tile
     part: int = 8192  # the tile of larger blocks
-    coordinates_a_warp: int = 512
+    coordinates_a_warp: int = 1024
     column_coordinates_a_warp: int = 2048  # more than in a tile: nothing but loads, sums and stores
     radix: int = 16  # rows of a larger block that are mixed at a time
     columns: int = 512  # coordinates of each of these rows
