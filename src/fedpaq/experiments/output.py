@@ -38,7 +38,7 @@ class Output:
 
     def path(self, figure: Figure, settings: CurveSettings) -> Path:
         """Return where the curve with these settings is, or would be."""
-        return self.folder / "curves" / figure.name / f"{settings.setting.slug}-{settings.key}.json"
+        return self.folder / "curves" / figure.folder / f"{settings.setting.slug}-{settings.key}.json"
 
     def load(self, figure: Figure, settings: CurveSettings) -> Curve | None:
         """Return the finished curve, or None if it is absent or its file is damaged."""
