@@ -10,8 +10,6 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fedpaq.errors import unknown_name
-
 NUM_CLIENTS, TOTAL_STEPS, BATCH_SIZE = 50, 100, 10  # n, T, B
 LEVELS = (1, 5, 10, None)
 CLIENTS_PER_ROUND = (5, 10, 25, 50)
@@ -175,15 +173,3 @@ FIGURES = {
         _NETWORK,
     ),
 }
-
-
-def choose(names: list[str]) -> list[Figure]:
-    """Return the figures called ``names``, or all of them for "all", in the paper's order.
-
-    >>> [figure.name for figure in choose(["fashion", "mnist"])]
-    ['mnist', 'fashion']
-    """
-    for name in names:
-        if name != "all" and name not in FIGURES:
-            raise unknown_name("figure", name, [*FIGURES, "all"])
-    return [figure for figure in FIGURES.values() if "all" in names or figure.name in names]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fedpaq.errors import unknown_name
 from fedpaq.experiments.figures import FIGURES, Figure, Panel, PaperSetting
 
 NAME = "rates"
@@ -41,3 +42,16 @@ def _beside(figure: Figure) -> Figure:
 
 
 PLOTS = {plot.name: plot for plot in map(_beside, FIGURES.values())}
+
+
+def choose(names: list[str]) -> list[Figure]:
+    """Return the figures called ``names``, or all of them for "all": the paper's in its order, then the plots.
+
+    >>> [figure.name for figure in choose(["fashion", "mnist"])]
+    ['mnist', 'fashion']
+    """
+    for name in names:
+        if name != "all" and name != NAME and name not in FIGURES:
+            raise unknown_name("figure", name, [*FIGURES, NAME, "all"])
+    chosen = [figure for figure in FIGURES.values() if "all" in names or figure.name in names]
+    return chosen + (list(PLOTS.values()) if {"all", NAME} & set(names) else [])
