@@ -52,15 +52,15 @@ def sections() -> dict[str, str]:
                 curve_table(figure, curves),
             ]
         )
-    plots = {plot: published_curves(plot) for plot in PLOTS.values()}
-    finished = {plot: curves for plot, curves in plots.items() if set(curves) == set(plot.settings)}
+    plots = [(plot, published_curves(plot)) for plot in PLOTS.values()]
+    finished = [(plot, curves) for plot, curves in plots if set(curves) == set(plot.settings)]
     return found | ({RATES: rates_section(finished)} if finished else {})
 
 
-def rates_section(plots: Mapping[Figure, Curves]) -> str:
+def rates_section(plots: Sequence[tuple[Figure, Curves]]) -> str:
     """Return the section of the sixth figure: picture, verdicts, and a table of each problem's curves."""
     verdicts = json.loads((PUBLISHED / "rates-verdicts.json").read_text(encoding="utf-8"))
-    titles = {plot.name: plot.title for plot in plots}
+    titles = {plot.name: plot.title for plot, _ in plots}
     lines = ["| problem | claim | criterion | verdict |", "| --- | --- | --- | --- |"]
     for entry in verdicts:
         cells = (
@@ -71,17 +71,14 @@ def rates_section(plots: Mapping[Figure, Curves]) -> str:
         )
         lines.append(f"| {' | '.join(cells)} |")
     parts = ["![Training loss against uploaded bytes](figures/paper/rates.png)", "\n".join(lines)]
-    for plot, curves in plots.items():
+    for plot, curves in plots:
         parts += [f"{plot.title}, {plot.panels[0].fixed} (mean over five seeds):", rate_table(plot, curves)]
     return "\n\n".join(parts)
 
 
 def rate_table(plot: Figure, curves: Curves) -> str:
     """Return one row per curve: what it sent and what it reached."""
-    lines = [
-        "| curve | bytes per upload | step size | loss after T | test accuracy |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+    lines = ["| curve | bytes per upload | step size | loss after T |", "| --- | --- | --- | --- |"]
     for label, setting in plot.panels[0].curves.items():
         curve = curves[setting]
         loss = curve.loss[:, -1]
@@ -155,12 +152,13 @@ def curve_table(figure: Figure, curves: Curves) -> str:
     return "\n".join(lines)
 
 
-def _cell(judged: Mapping[str, Any]) -> str:
+def _cell(judged: Mapping[str, Any], digits: int = 3) -> str:
     ratio = judged["decisive"]
     text = f"{MARKS[judged['verdict']]} **{judged['verdict']}**"
     if ratio is None:
         return text
-    return f"{text}<br>{ratio['what']}: {ratio['value']:.3g} [{ratio['low']:.3g}, {ratio['high']:.3g}]"
+    value, low, high = (f"{ratio[name]:.{digits}g}" for name in ("value", "low", "high"))
+    return f"{text}<br>{ratio['what']}: {value} [{low}, {high}]"
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from fedpaq.experiments import CLAIMS, FIGURES, PLOTS, Curve, judge, judge_rates
 from fedpaq.experiments.curve import ACCOUNTINGS
 from fedpaq.experiments.rates import LABELS, MATCHED
 from repository import ROOT
-from small_figure import MNIST, planted_mnist
+from small_figure import MNIST, planted, planted_mnist
 
 SLUGS = ["s1-r25-tau5", "none-r25-tau5", "s10-r25-tau5", "s1-r50-tau2", "rotated-payload_bytes-64-r25-tau5"]
 PUBLISHED = ROOT / "docs" / "figures" / "paper"
@@ -151,3 +151,13 @@ def test_the_table_of_curves_says_what_each_reached_and_cost(script, curves):
         assert cells[3] == ("4,000" if setting.levels is None else "40")  # as planted
         seconds = [curve.axis("seconds", count, model)[:, -1].mean() for count in ACCOUNTINGS]
         assert cells[4:] == [f"{value:,.0f}" for value in seconds]
+
+
+def test_the_table_of_rates_says_what_each_curve_sent_and_reached(script):
+    plot = PLOTS["rates-mnist"]
+    curves = {setting: planted(setting, 0.9) for setting in plot.settings}
+    rows = script.rate_table(plot, curves).splitlines()[2:]
+    for row, (label, setting) in zip(rows, plot.panels[0].curves.items(), strict=True):
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        assert cells[:3] == [label, "4,000" if setting.quantizer == "none" else "40", "0.1"]  # as planted
+        assert cells[3].startswith(f"{curves[setting].loss[:, -1].mean():.4g} ± ")

@@ -131,19 +131,27 @@ def _tables(verdicts: list[dict[str, Any]], folder: Output) -> Iterator[Any]:
             ("figure", "claim", "real payload", "fixed width"), _rows(paper), title="The paper's claims, judged"
         )
     if beside:
-        yield grouped(("figure", "claim", "real payload"), _rows(beside), title="Rotated, judged")
+        columns = ("figure", "claim", "real payload")
+        yield grouped(columns, _rows(beside, digits=4), title="Rotated, judged")  # ratios near 1
     yield "[dim]Below a verdict: the ratio that decided it, with its 95 % interval.[/dim]"
     yield line(f"report: {folder.report}")
 
 
-def _rows(verdicts: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+def _rows(verdicts: list[dict[str, Any]], digits: int = 3) -> list[tuple[str, ...]]:
     return [
-        (entry["figure"], entry["claim"].replace("-", " "), *map(_cell, entry["judged"].values()))
+        (
+            entry["figure"],
+            entry["claim"].replace("-", " "),
+            *(_cell(judged, digits) for judged in entry["judged"].values()),
+        )
         for entry in verdicts
     ]
 
 
-def _cell(judged: dict[str, Any]) -> str:
+def _cell(judged: dict[str, Any], digits: int) -> str:
     verdict, ratio = judged["verdict"], judged["decisive"]
-    numbers = "" if ratio is None else f"\n{ratio['value']:.3g} \\[{ratio['low']:.3g}, {ratio['high']:.3g}]"
+    numbers = ""
+    if ratio is not None:
+        value, low, high = (f"{ratio[name]:.{digits}g}" for name in ("value", "low", "high"))
+        numbers = f"\n{value} \\[{low}, {high}]"
     return f"[{COLOURS[verdict]}]{verdict}[/]{numbers}"
