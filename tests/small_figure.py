@@ -29,7 +29,7 @@ def planted(setting, factor, *, seeds=5, start=2.0, noise=0.01, problem="planted
     loss = start * factor ** np.arange(rounds + 1) * jitter
     loss[:, 0] = start
     steps = np.arange(rounds + 1) * setting.local_steps
-    upload = 4000 if setting.levels is None else 40  # bytes
+    upload = 4000 if setting.quantizer == "none" else 40  # bytes
     return Curve(
         settings=CurveSettings(problem, setting, seeds=tuple(range(seeds))),
         dimension=1000,

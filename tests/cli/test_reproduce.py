@@ -8,7 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fedpaq.cli import app
-from fedpaq.experiments import FIGURES, figures
+from fedpaq.experiments import FIGURES, PLOTS, PaperSetting, figures
+from fedpaq.experiments.rates import LABELS
 from small_figure import SMALL
 
 
@@ -16,12 +17,14 @@ from small_figure import SMALL
 def small_paper():
     """A paper of two figures: a small one that runs, and one whose data is nowhere."""
     lacking = figures.Figure("lacking", "No data", "Nowhere", "cifar100-mlp", 1000.0, SMALL.panels)
-    paper = dict(FIGURES)
+    paper, plots = dict(FIGURES), dict(PLOTS)
     FIGURES.clear()
     FIGURES.update(lacking=lacking, small=SMALL)
+    PLOTS.clear()
     yield
     FIGURES.clear()  # and back in the paper's order, which single entries put back would not keep
     FIGURES.update(paper)
+    PLOTS.update(plots)
 
 
 @pytest.fixture
@@ -73,3 +76,40 @@ def test_an_unknown_figure_is_refused_before_anything_is_written(tmp_path):
     result = CliRunner().invoke(app, ["reproduce", "mnits", "-o", str(tmp_path / "new")])
     assert "did you mean 'mnist'" in str(result.exception)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.fixture
+def small_rates(small_paper):
+    """A sixth figure of one plot that runs in moments, beside the small paper."""
+    curves = {
+        "s = 1": PaperSetting(1, 5, 10),
+        "s = 5": PaperSetting(5, 5, 10),
+        "s = 10": PaperSetting(10, 5, 10),
+        "no quantization": PaperSetting(None, 5, 10),
+    }
+    for size, label in zip((24, 26, 28, 30), LABELS, strict=True):
+        curves[label] = PaperSetting(None, 5, 10, f"rotated:payload_bytes={size}")
+    panel = figures.Panel("rates", "Small", "fixed", curves)
+    name = "rates-fashion"  # so that there are claims about it
+    PLOTS[name] = figures.Figure(name, "Small", "Nowhere", SMALL.problem, 100.0, (panel,), beside="small")
+
+
+def test_the_sixth_figure_shares_curves_and_has_verdicts_and_a_picture_of_its_own(small_rates, tmp_path):
+    result = CliRunner().invoke(app, ["reproduce", "small", "-o", str(tmp_path), "--quiet"])
+    assert result.exit_code == 0, result.output
+    paper = {
+        path: path.read_bytes() for path in tmp_path.rglob("*") if path.suffix != ".html" and path.is_file()
+    }
+    result = CliRunner().invoke(app, ["reproduce", "rates", "-o", str(tmp_path), "--json"])
+    assert result.exit_code == 0, result.output
+    assert all(path.read_bytes() == content for path, content in paper.items())
+    assert len(list(tmp_path.glob("curves/small/*.json"))) == 3 + 8 - 2  # s = 1 and none were there
+    assert (tmp_path / "rates.png").stat().st_size > 5_000 and (tmp_path / "rates.pdf").exists()
+    verdicts = json.loads((tmp_path / "rates-verdicts.json").read_text())
+    assert json.loads(result.stdout)["verdicts"] == verdicts
+    assert [list(entry["judged"]) for entry in verdicts] == 3 * [["payload"]]
+    assert "rotated-payload_bytes-24-r5-tau10" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+    result = CliRunner().invoke(app, ["reproduce", "rates", "-o", str(tmp_path)], env={"COLUMNS": "90"})
+    assert "Rotated, judged" in result.stdout and "paper's claims" not in result.stdout
+    assert "rates-fashion" in result.stdout and "float32" in result.stdout

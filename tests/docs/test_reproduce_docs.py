@@ -12,11 +12,13 @@ from typer.testing import CliRunner
 import fedpaq
 from fedpaq import CostModel
 from fedpaq.cli import app
-from fedpaq.experiments import CLAIMS, FIGURES, Curve, judge
+from fedpaq.experiments import CLAIMS, FIGURES, PLOTS, Curve, judge, judge_rates
 from fedpaq.experiments.curve import ACCOUNTINGS
+from fedpaq.experiments.rates import LABELS, MATCHED
 from repository import ROOT
-from small_figure import MNIST, planted_mnist
+from small_figure import MNIST, planted, planted_mnist
 
+SLUGS = ["s1-r25-tau5", "none-r25-tau5", "s10-r25-tau5", "s1-r50-tau2", "rotated-payload_bytes-64-r25-tau5"]
 PUBLISHED = ROOT / "docs" / "figures" / "paper"
 
 
@@ -31,8 +33,9 @@ def script():
 
 def published(figure):
     """The committed curves of a figure by setting, whatever version of the package made them."""
-    curves = [Curve.from_json(path.read_text()) for path in sorted(PUBLISHED.glob(f"curves/{figure}/*.json"))]
-    return {curve.settings.setting: curve for curve in curves}
+    paths = sorted(PUBLISHED.glob(f"curves/{figure.folder}/*.json"))
+    curves = [Curve.from_json(path.read_text()) for path in paths]
+    return {c.settings.setting: c for c in curves if c.settings.setting in figure.settings}
 
 
 def run_by_hand(curve, path):
@@ -45,15 +48,16 @@ def run_by_hand(curve, path):
         "--local-steps",
         str(setting.local_steps),
     ]
-    arguments += ["--levels", str(setting.levels or 0), "--step-size", str(curve.step_size)]
+    arguments += ["--quantizer", setting.quantizer, "--step-size", str(curve.step_size)]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     return fedpaq.History.load(path)
 
 
-@pytest.mark.parametrize("slug", ["s1-r25-tau5", "none-r25-tau5", "s10-r25-tau5", "s1-r50-tau2"])
+@pytest.mark.parametrize("slug", SLUGS)
 def test_a_published_curve_is_what_fedpaq_run_gives(slug, tmp_path):
-    (curve,) = [curve for setting, curve in published("mnist").items() if setting.slug == slug]
+    both = published(FIGURES["mnist"]) | published(PLOTS["rates-mnist"])
+    (curve,) = [curve for setting, curve in both.items() if setting.slug == slug]
     records = run_by_hand(curve, tmp_path / "run.json").records
     np.testing.assert_allclose(curve.loss[0], [record.loss for record in records], rtol=2e-5)
     np.testing.assert_array_equal(curve.payload_bytes[0], [record.payload_bytes for record in records])
@@ -64,7 +68,7 @@ def test_a_published_curve_is_what_fedpaq_run_gives(slug, tmp_path):
 
 @pytest.mark.parametrize("figure", FIGURES.values(), ids=lambda figure: figure.name)
 def test_published_verdicts_follow_from_the_published_curves(figure):
-    curves = published(figure.name)
+    curves = published(figure)
     assert set(curves) == set(figure.settings)
     verdicts = json.loads((PUBLISHED / "verdicts.json").read_text(encoding="utf-8"))
     assert [entry for entry in verdicts if entry["figure"] == figure.name] == judge(figure, curves)
@@ -76,6 +80,22 @@ def test_every_claim_has_a_published_verdict_for_each_of_its_figures():
     assert found == {(claim.name, figure) for claim in CLAIMS for figure in claim.figures}
 
 
+@pytest.mark.parametrize("plot", PLOTS.values(), ids=lambda plot: plot.name)
+def test_verdicts_on_rates_follow_from_the_published_curves(plot):
+    curves = published(plot)
+    assert set(curves) == set(plot.settings)
+    verdicts = json.loads((PUBLISHED / "rates-verdicts.json").read_text(encoding="utf-8"))
+    assert [entry for entry in verdicts if entry["figure"] == plot.name] == judge_rates(plot, curves)
+
+
+@pytest.mark.parametrize("plot", PLOTS.values(), ids=lambda plot: plot.name)
+def test_rotated_never_sent_more_than_the_levels_it_stands_beside(plot):
+    curves, labels = published(plot), plot.panels[0].curves
+    for levels, label in zip(MATCHED, LABELS, strict=False):
+        theirs, ours = curves[labels[levels]].payload_bytes, curves[labels[label]].payload_bytes
+        assert (ours[:, -1] <= theirs[:, -1]).all()
+
+
 def test_the_page_is_generated_from_the_published_results(script):
     page = script.PAGE.read_text(encoding="utf-8")
     assert script.filled(page, script.sections()) == page
@@ -85,6 +105,7 @@ def test_every_published_figure_has_its_pictures_in_a_few_megabytes():
     for figure in FIGURES:
         for accounting in ("payload", "fixed-width"):
             assert (PUBLISHED / f"{figure}-{accounting}.png").exists()
+    assert (PUBLISHED / "rates.png").exists()
     assert sum(path.stat().st_size for path in PUBLISHED.rglob("*") if path.is_file()) < 6e6
 
 
@@ -130,3 +151,13 @@ def test_the_table_of_curves_says_what_each_reached_and_cost(script, curves):
         assert cells[3] == ("4,000" if setting.levels is None else "40")  # as planted
         seconds = [curve.axis("seconds", count, model)[:, -1].mean() for count in ACCOUNTINGS]
         assert cells[4:] == [f"{value:,.0f}" for value in seconds]
+
+
+def test_the_table_of_rates_says_what_each_curve_sent_and_reached(script):
+    plot = PLOTS["rates-mnist"]
+    curves = {setting: planted(setting, 0.9) for setting in plot.settings}
+    rows = script.rate_table(plot, curves).splitlines()[2:]
+    for row, (label, setting) in zip(rows, plot.panels[0].curves.items(), strict=True):
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        assert cells[:3] == [label, "4,000" if setting.quantizer == "none" else "40", "0.1"]  # as planted
+        assert cells[3].startswith(f"{curves[setting].loss[:, -1].mean():.4g} ± ")

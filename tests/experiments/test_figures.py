@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 import fedpaq
 from fedpaq import problems
-from fedpaq.errors import ConfigError
-from fedpaq.experiments import FIGURES, PaperSetting, choose
+from fedpaq.experiments import FIGURES, PaperSetting
 
 ALL = list(FIGURES.values())
 
@@ -59,24 +58,16 @@ def test_every_figure_names_a_known_problem():
     assert {figure.problem for figure in ALL} <= set(problems.names())
 
 
-def test_an_unknown_figure_is_named_with_the_nearest_known_one():
-    with pytest.raises(ConfigError, match="did you mean 'cifar100'"):
-        choose(["cifar1000"])
-
-
-@pytest.mark.parametrize("names", [["all"], ["all", "mnist"], ["fashion", "all"]])
-def test_all_means_every_figure_once_in_the_paper_s_order(names):
-    assert [figure.name for figure in choose(names)] == list(FIGURES)
-
-
 def test_quantizers_follow_from_the_levels():
     assert fedpaq.quantizers.parse(PaperSetting(None, 5, 10).quantizer) == fedpaq.Identity()
     assert fedpaq.quantizers.parse(PaperSetting(7, 5, 10).quantizer) == fedpaq.LowPrecision(7)
+    assert PaperSetting(None, 5, 10, "rotated:0.5").quantizer == "rotated:0.5"
 
 
-def test_a_figure_named_twice_is_run_once():
-    assert [figure.name for figure in choose(["mnist", "mnist"])] == ["mnist"]
-    assert choose([]) == []
+def test_a_setting_of_the_paper_s_says_nothing_of_other_quantizers():
+    assert PaperSetting(7, 5, 10).values == {"levels": 7, "clients_per_round": 5, "local_steps": 10}
+    other = PaperSetting(None, 5, 10, "rotated:0.5")
+    assert other.values["other"] == "rotated:0.5" and PaperSetting(**other.values) == other
 
 
 @given(st.sampled_from([1, 2, 5, 10, None]), st.integers(1, 50), st.sampled_from([1, 2, 5, 10, 20, 50, 100]))

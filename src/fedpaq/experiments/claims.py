@@ -6,7 +6,7 @@ uploaded bits; a claim about accuracy after T steps does not depend on the count
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -183,7 +183,12 @@ CLAIMS = (
 )
 
 
-def judge(figure: Figure, curves: Curves) -> list[dict[str, Any]]:
+def judge(
+    figure: Figure,
+    curves: Curves,
+    claims: Sequence[Claim] = CLAIMS,
+    accountings: Sequence[str] = ACCOUNTINGS,
+) -> list[dict[str, Any]]:
     """Return one entry per claim about the figure: its words, and verdict and numbers per accounting."""
     return [
         {
@@ -194,10 +199,10 @@ def judge(figure: Figure, curves: Curves) -> list[dict[str, Any]]:
             "criterion": claim.criterion,
             "needs_time": claim.needs_time,
             "judged": {
-                accounting: _judged(claim, Evidence(figure, curves, accounting)) for accounting in ACCOUNTINGS
+                accounting: _judged(claim, Evidence(figure, curves, accounting)) for accounting in accountings
             },
         }
-        for claim in CLAIMS
+        for claim in claims
         if figure.name in claim.figures
     ]
 

@@ -54,8 +54,13 @@ class CurveSettings:
     @property
     def key(self) -> str:
         """A hash of the settings, for file names."""
-        text = json.dumps([FORMAT, asdict(self)], sort_keys=True)
+        text = json.dumps([FORMAT, self.values], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The fields as JSON has them."""
+        return {**asdict(self), "setting": self.setting.values}
 
     @property
     def num_rounds(self) -> int:
@@ -65,7 +70,7 @@ class CurveSettings:
 
 def curve_settings(figure: Figure) -> list[CurveSettings]:
     """Return what each curve of the figure depends on."""
-    seeds = MORE_TUNING_SEEDS if figure.name == "mnist" else TUNING_SEEDS
+    seeds = MORE_TUNING_SEEDS if figure.folder == "mnist" else TUNING_SEEDS
     return [CurveSettings(figure.problem, setting, tuning_seeds=seeds) for setting in figure.settings]
 
 
@@ -94,6 +99,8 @@ class Curve:
         if accounting not in ACCOUNTINGS:
             raise unknown_name("accounting", accounting, ACCOUNTINGS)
         setting = self.settings.setting
+        if setting.other is not None:
+            raise ConfigError(f"{setting.quantizer} has no fixed width; count its payload")
         each = codec.message_bits(self.dimension, setting.levels, accounting=accounting)
         per_round = setting.clients_per_round * each
         return np.broadcast_to(per_round * np.arange(self.loss.shape[1], dtype=float), self.loss.shape)
@@ -114,7 +121,7 @@ class Curve:
         values: dict[str, Any] = {
             "format": FORMAT,
             "key": self.settings.key,
-            "settings": asdict(self.settings),
+            "settings": self.settings.values,
             "dimension": self.dimension,
             "step_size": self.step_size,
             "tuning": [{"step_size": eta, "losses": losses} for eta, losses in sorted(self.tuning.items())],

@@ -6,9 +6,9 @@ Everything else (n = 50, T = 100, B = 10) is the same for all.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from fedpaq.errors import unknown_name
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
 
 NUM_CLIENTS, TOTAL_STEPS, BATCH_SIZE = 50, 100, 10  # n, T, B
 LEVELS = (1, 5, 10, None)
@@ -18,11 +18,12 @@ LOCAL_STEPS = (1, 2, 5, 10, 20, 50)
 
 @dataclass(frozen=True)
 class PaperSetting:
-    """What the paper varies from curve to curve: s (None: no quantization), r and tau."""
+    """What varies from curve to curve: s (None: no quantization) or another quantizer, r and tau."""
 
     levels: int | None
     clients_per_round: int
     local_steps: int
+    other: str | None = None  # the text of a quantizer that the paper does not have, in place of s
 
     @property
     def slug(self) -> str:
@@ -30,14 +31,24 @@ class PaperSetting:
 
         >>> PaperSetting(1, 25, 5).slug, PaperSetting(None, 25, 5).slug
         ('s1-r25-tau5', 'none-r25-tau5')
+        >>> PaperSetting(None, 25, 5, "rotated:payload_bytes=30").slug
+        'rotated-payload_bytes-30-r25-tau5'
         """
         levels = "none" if self.levels is None else f"s{self.levels}"
-        return f"{levels}-r{self.clients_per_round}-tau{self.local_steps}"
+        name = levels if self.other is None else re.sub(r"[^\w.]+", "-", self.other)
+        return f"{name}-r{self.clients_per_round}-tau{self.local_steps}"
 
     @property
     def quantizer(self) -> str:
         """The quantizer, as the text that ``fedpaq.quantizers.parse`` reads."""
+        if self.other is not None:
+            return self.other
         return "none" if self.levels is None else f"low-precision:{self.levels}"
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The fields as JSON has them: a setting of the paper's says nothing of other quantizers."""
+        return {name: value for name, value in asdict(self).items() if name != "other" or value is not None}
 
     @property
     def num_rounds(self) -> int:
@@ -57,7 +68,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure:
-    """One row of four plots in the paper."""
+    """One row of four plots in the paper, or one plot beside it."""
 
     name: str
     title: str
@@ -65,6 +76,12 @@ class Figure:
     problem: str
     ratio: float
     panels: tuple[Panel, ...]
+    beside: str | None = None  # the figure whose curves it shares
+
+    @property
+    def folder(self) -> str:
+        """The folder of its curves."""
+        return self.beside or self.name
 
     @property
     def settings(self) -> tuple[PaperSetting, ...]:
@@ -156,15 +173,3 @@ FIGURES = {
         _NETWORK,
     ),
 }
-
-
-def choose(names: list[str]) -> list[Figure]:
-    """Return the figures called ``names``, or all of them for "all", in the paper's order.
-
-    >>> [figure.name for figure in choose(["fashion", "mnist"])]
-    ['mnist', 'fashion']
-    """
-    for name in names:
-        if name != "all" and name not in FIGURES:
-            raise unknown_name("figure", name, [*FIGURES, "all"])
-    return [figure for figure in FIGURES.values() if "all" in names or figure.name in names]

@@ -3,6 +3,8 @@
 curves/<figure>/*.json    every curve, with the step sizes tried
 <figure>-<count>.png/pdf  the paper's four panels, under both counts of bits
 verdicts.json             every claim, its criterion, numbers and verdict
+rates.png/pdf             the plots of the sixth figure, if any were run
+rates-verdicts.json       its claims
 report.html               all of it as one page
 
 A curve is named by its setting and the hash of everything it depends on. A finished curve is never
@@ -12,6 +14,7 @@ computed again. It is written in one step: after an interruption its file is who
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,9 @@ from fedpaq.experiments.claims import judge
 from fedpaq.experiments.curve import ACCOUNTINGS, Curve, Curves, CurveSettings, curve_settings
 from fedpaq.experiments.figures import FIGURES, Figure
 from fedpaq.experiments.plot import save_plots
+from fedpaq.experiments.rate_claims import judge_rates
+from fedpaq.experiments.rate_plot import save_rate_plot
+from fedpaq.experiments.rates import PLOTS
 from fedpaq.experiments.report import save_report
 from fedpaq.storage.atomic_file import atomic_write
 
@@ -38,7 +44,7 @@ class Output:
 
     def path(self, figure: Figure, settings: CurveSettings) -> Path:
         """Return where the curve with these settings is, or would be."""
-        return self.folder / "curves" / figure.name / f"{settings.setting.slug}-{settings.key}.json"
+        return self.folder / "curves" / figure.folder / f"{settings.setting.slug}-{settings.key}.json"
 
     def load(self, figure: Figure, settings: CurveSettings) -> Curve | None:
         """Return the finished curve, or None if it is absent or its file is damaged."""
@@ -61,19 +67,35 @@ class Output:
         return curves if len(curves) == len(found) else None
 
     def finished(self) -> list[tuple[Figure, Curves]]:
-        """Return every figure whose curves are all there, in the paper's order."""
-        found = [(figure, self.curves(figure)) for figure in FIGURES.values()]
+        """Return every figure of the paper whose curves are all there, in the paper's order."""
+        return self._finished(FIGURES.values())
+
+    def finished_rates(self) -> list[tuple[Figure, Curves]]:
+        """Return every plot of the sixth figure whose curves are all there."""
+        return self._finished(PLOTS.values())
+
+    def _finished(self, figures: Iterable[Figure]) -> list[tuple[Figure, Curves]]:
+        found = [(figure, self.curves(figure)) for figure in figures]
         return [(figure, curves) for figure, curves in found if curves is not None]
 
     def save_plots(self, figure: Figure, curves: Curves) -> list[Path]:
-        """Draw one figure under both counts."""
+        """Draw one figure under both counts; a plot of the sixth with all its other plots that are there."""
+        if figure.beside is not None:
+            return save_rate_plot(self.finished_rates(), self.folder)
         return [path for name in ACCOUNTINGS for path in save_plots(figure, curves, name, self.folder)]
 
     def save_summary(self) -> list[dict[str, Any]]:
         """Judge all finished figures, write verdicts and report, and return the verdicts."""
-        results = self.finished()
+        results, rates = self.finished(), self.finished_rates()
         verdicts = [entry for figure, curves in results for entry in judge(figure, curves)]
-        text = json.dumps(verdicts, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        atomic_write(self.folder / "verdicts.json", text.encode())
-        save_report(results, verdicts, self.report)
+        self._save_verdicts("verdicts.json", verdicts)
+        if rates:
+            beside = [entry for plot, curves in rates for entry in judge_rates(plot, curves)]
+            self._save_verdicts("rates-verdicts.json", beside)
+            verdicts += beside
+        save_report(results + rates, verdicts, self.report)
         return verdicts
+
+    def _save_verdicts(self, name: str, verdicts: list[dict[str, Any]]) -> None:
+        text = json.dumps(verdicts, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        atomic_write(self.folder / name, text.encode())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedpaq.cost_model import CostModel
-from fedpaq.experiments.curve import Curve, Curves
+from fedpaq.experiments.curve import Curve, Curves, Float64
 from fedpaq.experiments.figures import Figure, Panel
 from fedpaq.storage.atomic_file import atomic_write
 
@@ -32,6 +32,7 @@ class Look:
     dash: str
     plotly_marker: str
     plotly_dash: str
+    hollow: bool = False
 
 
 LOOKS = (
@@ -64,16 +65,20 @@ def save_plots(figure: Figure, curves: Curves, accounting: str, folder: Path) ->
     import matplotlib
 
     with matplotlib.rc_context(STYLE):
-        canvas = draw(figure, curves, accounting)
-        paths = []
-        for kind in ("png", "pdf"):
-            content = io.BytesIO()
-            # No dates inside: the same curves give the same files.
-            dates = {"CreationDate": None} if kind == "pdf" else {"Software": None}
-            canvas.savefig(content, format=kind, dpi=150, metadata=dates)
-            path = folder / f"{figure.name}-{accounting}.{kind}"
-            atomic_write(path, content.getvalue())
-            paths.append(path)
+        return save(draw(figure, curves, accounting), folder / f"{figure.name}-{accounting}")
+
+
+def save(canvas: Canvas, stem: Path) -> list[Path]:
+    """Write a picture as PNG and PDF and return the paths."""
+    paths = []
+    for kind in ("png", "pdf"):
+        content = io.BytesIO()
+        # No dates inside: the same curves give the same files.
+        dates = {"CreationDate": None} if kind == "pdf" else {"Software": None}
+        canvas.savefig(content, format=kind, dpi=150, metadata=dates)
+        path = stem.with_name(f"{stem.name}.{kind}")
+        atomic_write(path, content.getvalue())
+        paths.append(path)
     return paths
 
 
@@ -98,10 +103,7 @@ def _draw_panel(axis: Any, panel: Panel, curves: Curves, cost_model: CostModel, 
     for look, (label, setting) in zip(LOOKS, panel.curves.items(), strict=False):
         _draw_curve(axis, label, curves[setting], cost_model, accounting, look)
     axis.set(xscale="log", yscale="log", xlabel="modelled time (mean gradient times)")
-    low, high = loss_range([curves[setting] for setting in panel.curves.values()])
-    axis.set_ylim(low, high)
-    axis.set_yticks(ticks(low, high), [f"{tick:g}" for tick in ticks(low, high)])
-    axis.set_yticks([], minor=True)
+    set_loss_axis(axis, *loss_range([curves[setting] for setting in panel.curves.values()]))
     axis.set_title(f"{panel.title}\n{panel.fixed}", fontsize=9)
     columns = 3 if len(panel.curves) > 4 else 2
     axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=columns, columnspacing=1.2)
@@ -112,19 +114,31 @@ def _draw_curve(
 ) -> None:
     # From round 1 on, as in the paper: before it no time has passed, and the axis is logarithmic.
     time = curve.axis("seconds", accounting, cost_model).mean(axis=0)[1:]
-    loss = curve.relative_loss[:, 1:]
-    axis.fill_between(time, loss.min(axis=0), loss.max(axis=0), color=look.colour, alpha=0.18, linewidth=0)
+    draw_band(axis, label, time, curve.relative_loss[:, 1:], look)
+
+
+def draw_band(axis: Any, label: str, x: Float64, y: Float64, look: Look) -> None:
+    """Draw the mean and the range of y (seeds, rounds) against x (rounds,)."""
+    axis.fill_between(x, y.min(axis=0), y.max(axis=0), color=look.colour, alpha=0.18, linewidth=0)
     axis.plot(
-        time,
-        loss.mean(axis=0),
+        x,
+        y.mean(axis=0),
         label=label,
         color=look.colour,
         linestyle=look.dash,
         linewidth=1.4,
         marker=look.marker,
         markersize=4,
-        markevery=max(1, len(time) // 10),
+        markevery=max(1, len(x) // 10),
+        **({"markerfacecolor": "white"} if look.hollow else {}),
     )
+
+
+def set_loss_axis(axis: Any, low: float, high: float) -> None:
+    """Give a logarithmic y axis its ends and round ticks."""
+    axis.set_ylim(low, high)
+    axis.set_yticks(ticks(low, high), [f"{tick:g}" for tick in ticks(low, high)])
+    axis.set_yticks([], minor=True)
 
 
 def loss_range(curves: Sequence[Curve]) -> tuple[float, float]:

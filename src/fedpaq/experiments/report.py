@@ -12,7 +12,9 @@ from fedpaq import __version__
 from fedpaq.cost_model import CostModel
 from fedpaq.experiments.curve import ACCOUNTINGS, Curve, Curves, rounded
 from fedpaq.experiments.figures import Figure, Panel
-from fedpaq.experiments.plot import LOOKS, loss_range, ticks
+from fedpaq.experiments.plot import LOOKS, Look, loss_range, ticks
+from fedpaq.experiments.rate_plot import RATE_LOOKS
+from fedpaq.experiments.rates import NAME
 from fedpaq.storage.atomic_file import atomic_write
 
 Results = Sequence[tuple[Figure, Curves]]
@@ -25,7 +27,6 @@ def save_report(results: Results, verdicts: Sequence[Mapping[str, Any]], path: P
     template = (resources.files("fedpaq.experiments") / "report.html").read_text(encoding="utf-8")
     data = {
         "version": __version__,
-        "looks": [{"colour": k.colour, "marker": k.plotly_marker, "dash": k.plotly_dash} for k in LOOKS],
         "figures": [_figure(figure, curves) for figure, curves in results],
         "verdicts": list(verdicts),
     }
@@ -47,6 +48,7 @@ def _figure(figure: Figure, curves: Curves) -> dict[str, Any]:
 
 
 def _panel(panel: Panel, curves: Curves, cost_model: CostModel) -> dict[str, Any]:
+    looks = RATE_LOOKS if panel.name == NAME else LOOKS
     low, high = loss_range([curves[setting] for setting in panel.curves.values()])
     return {
         "name": panel.name,
@@ -54,15 +56,20 @@ def _panel(panel: Panel, curves: Curves, cost_model: CostModel) -> dict[str, Any
         "fixed": panel.fixed,
         "range": [low, high],
         "ticks": ticks(low, high),
-        "curves": [_curve(label, curves[setting], cost_model) for label, setting in panel.curves.items()],
+        "curves": [
+            _curve(label, look, curves[setting], cost_model)
+            for look, (label, setting) in zip(looks, panel.curves.items(), strict=False)
+        ],
     }
 
 
-def _curve(label: str, curve: Curve, cost_model: CostModel) -> dict[str, Any]:
+def _curve(label: str, look: Look, curve: Curve, cost_model: CostModel) -> dict[str, Any]:
     """Return what the page draws: means and range over seeds from round 1 on."""
     relative = curve.relative_loss[:, 1:]
+    counts = ACCOUNTINGS if curve.settings.setting.other is None else ACCOUNTINGS[:1]  # no fixed width
     return {
         "label": label,
+        "look": {"colour": look.colour, "marker": look.plotly_marker, "dash": look.plotly_dash},
         "setting": curve.settings.setting.slug,
         "step_size": curve.step_size,
         "loss": rounded(curve.loss[:, 1:].mean(axis=0)),
@@ -70,7 +77,7 @@ def _curve(label: str, curve: Curve, cost_model: CostModel) -> dict[str, Any]:
         "low": rounded(relative.min(axis=0)),
         "high": rounded(relative.max(axis=0)),
         **{
-            axis: {name: rounded(curve.axis(axis, name, cost_model).mean(axis=0)[1:]) for name in ACCOUNTINGS}
+            axis: {name: rounded(curve.axis(axis, name, cost_model).mean(axis=0)[1:]) for name in counts}
             for axis in ("seconds", "bits")
         },
     }

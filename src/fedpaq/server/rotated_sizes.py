@@ -20,8 +20,9 @@ from fedpaq import codec
 from fedpaq.codec import block_code, gap_code
 from fedpaq.codec.frame import pack_varint
 from fedpaq.quantizers import Message
+from fedpaq.quantizers.rotated import steps
 from fedpaq.quantizers.rotated.allocation import FRAME_BYTES
-from fedpaq.quantizers.rotated.content import encode_steps, suits_blocks
+from fedpaq.quantizers.rotated.content import suits_blocks
 from fedpaq.quantizers.rotated.message import scale_index, zero_message
 from fedpaq.quantizers.rotated.rotation import Blocks
 from fedpaq.randomness import Key
@@ -121,7 +122,7 @@ def exact_bytes(sample: Sample) -> Float64:
         index = scale_index(scales[scales > 0], int(sample.mantissa_bits[row]))
         fields = int(sample.counts[row]), int(sample.largest[row]), int(index[0])
         if blocks.count > 1 and row < SIDES:
-            side = len(encode_steps(np.diff(index)))
+            side = len(steps.encode(np.diff(index)))
             sides.append(side + len(pack_varint(side)))
         side_bytes = 0.0 if blocks.count == 1 else sides[row] if row < SIDES else float(np.mean(sides))
         start = sum(len(pack_varint(field)) for field in fields) + 1

@@ -6,9 +6,8 @@
 ``levels`` is the largest magnitude. An update of zeros is one block and no non-zeros, and ends there. The
 body is the gap code's stream of all rotated blocks joined, or the block code's body where that suits the
 number of non-zeros. Scales travel for the blocks that have non-zeros: exponent and mantissa of a double,
-joined, as one integer; the first as a varint, the others in the side stream (absent, with its length, if
-there is one block) as zigzag differences from the one before, adaptive integers of weight 4 whose local mean
-is that of the last four. Each message has exactly one content.
+joined, as one integer; the first as a varint, the others in the side stream of ``steps`` (absent, with its
+length, if there is one block). Each message has exactly one content.
 """
 
 from __future__ import annotations
@@ -19,13 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpaq.codec import Code, Header, block_code, gap_code
-from fedpaq.codec.adaptive_integers import code_integer, prior_table
 from fedpaq.codec.frame import pack_varint, read_varint
-from fedpaq.codec.frequencies import SIDE_WINDOW, unzigzag, zigzag
-from fedpaq.codec.range_coder import RangeDecoder, RangeEncoder
 from fedpaq.errors import WireFormatError
 from fedpaq.quantizers.message import MAX_LEVELS
 from fedpaq.quantizers.nonzeros import collect
+from fedpaq.quantizers.rotated import steps
 from fedpaq.quantizers.rotated.allocation import variance_bound
 from fedpaq.quantizers.rotated.message import (
     LARGEST,
@@ -39,7 +36,6 @@ from fedpaq.quantizers.rotated.message import (
 from fedpaq.quantizers.rotated.rotation import Blocks
 from fedpaq.randomness import Key
 
-Int64 = npt.NDArray[np.int64]
 EXPONENTS = 2047  # those of finite doubles
 BLOCK_NONZEROS = 2**15  # from here on, one in eight or denser, the block code is as short and much faster
 BLOCK_SPARSITY = 8
@@ -68,26 +64,9 @@ def encode(message: RotatedMessage) -> bytes:
     index = scale_index(message.scales[message.scales > 0], message.mantissa_bits)
     fields = pack_varint(most) + bytes([message.mantissa_bits]) + pack_varint(int(index[0]))
     if message.blocks.count > 1:
-        side = encode_steps(np.diff(index))
+        side = steps.encode(index)
         fields += pack_varint(len(side)) + side
     return start + fields + body
-
-
-def encode_steps(steps: Int64) -> bytes:
-    """Return the side stream of the differences between scales."""
-    encoder = RangeEncoder()
-    pass_steps(encoder, len(steps), steps)
-    return encoder.finish()
-
-
-def pass_steps(coder: RangeEncoder | RangeDecoder, count: int, steps: Int64 | None) -> list[int]:
-    """Pass differences through the coder and return them."""
-    states = [int(state) for state in prior_table(4)]
-    window = [0] * SIDE_WINDOW
-    for step in range(count):
-        told = None if steps is None else zigzag(int(steps[step]))
-        window.append(code_integer(coder, states, 0, 2 * sum(window[-SIDE_WINDOW:]), told))
-    return [unzigzag(code) for code in window[SIDE_WINDOW:]]
 
 
 def decode(content: memoryview, dimension: int, key: Key | None = None) -> RotatedMessage:
@@ -150,18 +129,10 @@ def _read_scales(
     side: memoryview, first: int, mantissa_bits: int, used: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.float64]:
     """Return one scale a block, 0 for those without non-zeros."""
-    decoder = RangeDecoder(bytes(side))
-    index, indices = first, [first]
     most = (EXPONENTS << mantissa_bits) - 1
-    steps = pass_steps(decoder, int(used.sum()) - 1, None)
-    decoder.finish()
-    for step in steps:
-        index += step
-        indices.append(index)
-    if min(indices) < 1 or max(indices) > most:
-        raise WireFormatError("a scale of the payload is not finite and positive; it is corrupt")
+    indices = steps.decode(side, first, most, int(used.sum()))
     scales = np.zeros(used.size)
-    scales[used] = scale_of(np.array(indices, np.int64), mantissa_bits)
+    scales[used] = scale_of(indices, mantissa_bits)
     return scales
 
 
