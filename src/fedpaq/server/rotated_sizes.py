@@ -122,7 +122,7 @@ def exact_bytes(sample: Sample) -> Float64:
         index = scale_index(scales[scales > 0], int(sample.mantissa_bits[row]))
         fields = int(sample.counts[row]), int(sample.largest[row]), int(index[0])
         if blocks.count > 1 and row < SIDES:
-            side = len(steps.encode(np.diff(index)))
+            side = len(steps.encode(index))
             sides.append(side + len(pack_varint(side)))
         side_bytes = 0.0 if blocks.count == 1 else sides[row] if row < SIDES else float(np.mean(sides))
         start = sum(len(pack_varint(field)) for field in fields) + 1
