@@ -17,6 +17,7 @@ TOGETHER = {  # modules whose twin test stands in another module's file
     ("kernels/cuda", "rounding"): "tests/kernels/cuda/test_rotation.py",
     ("kernels/cuda", "scales"): "tests/kernels/cuda/test_rotation.py",
     ("kernels/numba", "plans"): "tests/quantizers/rotated/test_decisions.py",
+    ("quantizers/rotated", "steps"): "tests/kernels/numba/test_steps.py",
     ("server", "rotated_sizes"): "tests/server/test_rotated_batch.py",
 }
 ACROSS = ("properties", "faults", "docs", "fuzz", "flower/apps")  # folders that cut across the source
