@@ -63,7 +63,9 @@ def test_make_bench_says_what_was_skipped_and_stops_at_an_error(tmp_path):
     (tmp_path / ".venv" / ".ready").touch()
     for name, code in (("a", 0), ("b", 77), ("c", 0), ("d", 1), ("e", 0)):
         (tmp_path / "benchmarks" / f"{name}.py").write_text(f"raise SystemExit({code})\n")
-    done = subprocess.run(["make", "bench"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["make", "--no-print-directory", "bench"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2
     assert done.stdout.splitlines() == [
         "== benchmarks/a.py",
