@@ -60,6 +60,8 @@ def sections() -> dict[str, str]:
 def rates_section(plots: Sequence[tuple[Figure, Curves]]) -> str:
     """Return the section of the sixth figure: picture, verdicts, and a table of each problem's curves."""
     verdicts = json.loads((PUBLISHED / "rates-verdicts.json").read_text(encoding="utf-8"))
+    order = list(dict.fromkeys(entry["figure"] for entry in verdicts))
+    plots = sorted(plots, key=lambda pair: order.index(pair[0].name))
     titles = {plot.name: plot.title for plot, _ in plots}
     lines = ["| problem | claim | criterion | verdict |", "| --- | --- | --- | --- |"]
     for entry in verdicts:
