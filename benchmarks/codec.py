@@ -81,9 +81,7 @@ def estimate_error(messages: list[Any], sizes: list[int]) -> float:
     values = np.concatenate([m.signed_levels[part] for m, part in zip(messages, at, strict=True)])
     ends = np.cumsum([0, *map(len, at)])
     first = messages[0]
-    guess = estimate_payload_bytes(
-        ends, np.concatenate(at), values, dimension=first.dimension, levels=first.levels
-    )
+    guess = estimate_payload_bytes(ends, np.concatenate(at), values, dimension=first.dimension, levels=first.levels)
     return float(guess.mean() / statistics.mean(sizes) - 1)
 
 
@@ -122,15 +120,9 @@ def measure_speed(dimension: int, levels: int, repeats: int) -> dict[str, Any]:
     if dimension >= 4_000_000:
         dense_levels = levels > 10
         require(
-            f"p={dimension} s={levels} encode",
-            row["quantize_and_encode_over_memcpy"],
-            0.03 if dense_levels else 0.1,
+            f"p={dimension} s={levels} encode", row["quantize_and_encode_over_memcpy"], 0.03 if dense_levels else 0.1
         )
-        require(
-            f"p={dimension} s={levels} decode",
-            row["decode_to_float32_over_memcpy"],
-            0.02 if dense_levels else 0.1,
-        )
+        require(f"p={dimension} s={levels} decode", row["decode_to_float32_over_memcpy"], 0.02 if dense_levels else 0.1)
     if (dimension, levels) == (25_000_000, 1):
         require("accumulate at p=25M, s=1", row["accumulate_over_add_dense"], 20)
     return row

@@ -69,11 +69,7 @@ class WireBench:
         """Return payload and wire bytes of one client-round, up and down, without idle polling."""
         folder = Path(tempfile.mkdtemp(dir=self._deployment.folder))
         run = self._deployment.start_run(
-            HERE / "flower_wire_app",
-            dimension=dimension,
-            levels=levels or 0,
-            num_rounds=1 + rounds,
-            folder=str(folder),
+            HERE / "flower_wire_app", dimension=dimension, levels=levels or 0, num_rounds=1 + rounds, folder=str(folder)
         )
         first = self._when(run, folder / "1.json")
         last = self._when(run, folder / f"{1 + rounds}.json")

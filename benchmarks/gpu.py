@@ -200,9 +200,7 @@ def sweep() -> dict[str, Any]:
     """Time 8 step sizes x 5 seeds of J1 as one sweep against 40 separate runs, both on the GPU."""
     problem = fedpaq.problems.load("mnist-logistic", num_clients=50, seed=0).to(require_device(DEVICE))
     configs = [
-        fedpaq.FedPAQConfig(
-            clients_per_round=25, local_steps=5, total_steps=100, step_size=0.02 * 2**k, seed=seed
-        )
+        fedpaq.FedPAQConfig(clients_per_round=25, local_steps=5, total_steps=100, step_size=0.02 * 2**k, seed=seed)
         for k in range(8)
         for seed in range(5)
     ]

@@ -41,9 +41,7 @@ def check_kernels(device: torch.device) -> dict[str, Any]:
         updates = rng.standard_normal((4, dimension)).astype(np.float32)
         updates *= np.array([1.0, 1e-20, 0.0, 1e10], np.float32)[:, None]  # a tiny, a zero, a large one
         placed = to_tensor(updates, device)
-        batch = kernels.quantize(
-            placed, to_tensor(seeds, device), 3, to_tensor(clients, device), levels, bucket_size
-        )
+        batch = kernels.quantize(placed, to_tensor(seeds, device), 3, to_tensor(clients, device), levels, bucket_size)
         total = torch.zeros(2, dimension, dtype=torch.float64, device=device)
         kernels.add_levels(batch, first_job, total)
         plain = torch.zeros_like(total)
@@ -118,9 +116,7 @@ def small_problems() -> dict[str, fedpaq.Problem]:
 
 def check_training(device: torch.device) -> dict[str, Any]:
     """Train without quantization on both devices: params to 1e-5. With it: the losses, for information."""
-    config = fedpaq.FedPAQConfig(
-        clients_per_round=7, local_steps=4, total_steps=24, batch_size=5, step_size=0.05
-    )
+    config = fedpaq.FedPAQConfig(clients_per_round=7, local_steps=4, total_steps=24, batch_size=5, step_size=0.05)
     found = {}
     for name, problem in small_problems().items():
         here = fedpaq.train(problem, config, device=str(device))
@@ -142,9 +138,7 @@ def check_training(device: torch.device) -> dict[str, Any]:
 
 def check_executors(device: torch.device) -> dict[str, Any]:
     """Compare one round's updates of every executor, captured and not, with the sequential one's."""
-    config = fedpaq.FedPAQConfig(
-        clients_per_round=7, local_steps=4, total_steps=24, batch_size=5, step_size=0.05
-    )
+    config = fedpaq.FedPAQConfig(clients_per_round=7, local_steps=4, total_steps=24, batch_size=5, step_size=0.05)
     found = {}
     for name, problem in small_problems().items():
         placed = problem.to(device)

@@ -141,9 +141,7 @@ def passes_of_a_cut(updates: torch.Tensor, blocks: Blocks) -> dict[str, Any]:
     return {
         "wanted in a block": most,
         "signs": scaled_median(lambda: rotation.draw_signs(numbers, 0, numbers, shape)),
-        "rounding": scaled_median(
-            lambda: rounding.round_blocks(rotated, wanted, least, inverses, most, torch.int8)
-        ),
+        "rounding": scaled_median(lambda: rounding.round_blocks(rotated, wanted, least, inverses, most, torch.int8)),
         "sum": scaled_median(lambda: add_rows(estimates, units, bounds, total)),
         **{name: attempt(lambda: way(tiling)) for name, tiling in tilings().items()},  # noqa: B023
     }
@@ -153,9 +151,7 @@ def work_of(clients: int) -> LocalWork:
     """Return the keys of one run's clients."""
     nothing = np.zeros(0, np.float32)
     numbers = np.arange(clients)
-    return LocalWork(
-        nothing, np.zeros(clients, np.int64), numbers, np.zeros(clients, np.uint64), nothing, nothing, 1
-    )
+    return LocalWork(nothing, np.zeros(clients, np.int64), numbers, np.zeros(clients, np.uint64), nothing, nothing, 1)
 
 
 def updates_of(kind: str) -> torch.Tensor:
@@ -304,9 +300,7 @@ def small_problem(width: int) -> fedpaq.Problem:
 
 def training() -> dict[str, Any]:
     """Train on both devices; and average one round's updates, the same on both, whose mean must be equal."""
-    config = fedpaq.FedPAQConfig(
-        clients_per_round=7, local_steps=4, total_steps=24, batch_size=5, step_size=0.05
-    )
+    config = fedpaq.FedPAQConfig(clients_per_round=7, local_steps=4, total_steps=24, batch_size=5, step_size=0.05)
     found = {}
     for width, bits in ((20, 0.5), (150, 0.1), (150, 2.0), (600, 0.05)):
         found[f"hidden {width}, {bits} bits"] = attempt(lambda: train_both(width, bits, config))  # noqa: B023

@@ -303,8 +303,7 @@ def main() -> None:
         arguments.repeats,
     )
     decode, _ = processor_seconds(
-        {name: lambda _, c=codec, y=sent[name]: c.decode(y) for name, codec in codecs.items()},
-        arguments.repeats,
+        {name: lambda _, c=codec, y=sent[name]: c.decode(y) for name, codec in codecs.items()}, arguments.repeats
     )
     rows = {}
     for name, codec in codecs.items():
@@ -328,10 +327,7 @@ def add_errors(codecs: dict[str, Codec]) -> None:
     update = np.random.default_rng(0).standard_normal(stored["dimension"]).astype(np.float32)
     for name, codec in codecs.items():
         row, part = stored["codecs"][name], update[: codec.largest]
-        row["nmse"], row["rotated_nmse"] = (
-            mean_error(codec, part),
-            rotated_error(row["bits_per_coordinate"], part),
-        )
+        row["nmse"], row["rotated_nmse"] = (mean_error(codec, part), rotated_error(row["bits_per_coordinate"], part))
         print(f"{name:30} error {row['nmse']:.4g}, Rotated at its bits {row['rotated_nmse']}")
     path.write_text(json.dumps(stored, indent=1) + "\n")
 
@@ -364,9 +360,7 @@ def report(rows: dict[str, dict[str, Any]], dimension: int) -> None:
         "aim": 10,
     }
     path = write("peer_codecs", {"dimension": dimension, "codecs": rows, **results})
-    print(
-        f"smaller than each: {smaller}; {least:.1f} x as fast or more (aim: 10); {ahead:.1f} x encoding alone"
-    )
+    print(f"smaller than each: {smaller}; {least:.1f} x as fast or more (aim: 10); {ahead:.1f} x encoding alone")
     print(f"wrote {path.name}")
     raise SystemExit(0 if smaller and least >= LEAST_SPEEDUP else 1)
 

@@ -83,9 +83,7 @@ def measure(update: Any, estimate: Estimate, draws: int) -> dict[str, float]:
 
 def lines_of(update: Any, draws: int) -> dict[str, Any]:
     """Return each line of a panel, point by point."""
-    lines = {
-        label: [measure(update, estimate, draws) for estimate in points] for label, points in CONTENDERS.items()
-    }
+    lines = {label: [measure(update, estimate, draws) for estimate in points] for label, points in CONTENDERS.items()}
     feedback = []
     for rate in RATES:
         error, size = top_k_with_feedback(update, max(1, int(update.size * rate / 40)))

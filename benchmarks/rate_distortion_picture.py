@@ -41,9 +41,7 @@ def draw_limit(axis: Any, results: dict[str, Any]) -> None:
         label = f"Rotated, p = {int(dimension):,}"
         axis.semilogx(rates, over, look.dash, marker=look.marker, color=look.colour, label=label, ms=5)
     ideal = results["ideal_over_limit"]
-    axis.semilogx(
-        [float(rate) for rate in ideal], list(ideal.values()), "k--", lw=1, label="best scalar quantizer"
-    )
+    axis.semilogx([float(rate) for rate in ideal], list(ideal.values()), "k--", lw=1, label="best scalar quantizer")
     peer = results["vectors"]["Gaussian"]["lines"]["EDEN (DRIVE at one bit)"]
     axis.semilogx([p["rate"] for p in peer], [p["over_limit"] for p in peer], ":", color="0.4", label="EDEN")
     axis.set(title="Gaussian: error over the limit", xlabel="bits per coordinate", ylim=(1, 3.2))

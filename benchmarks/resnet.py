@@ -105,9 +105,7 @@ def main() -> None:
                 step_size=step_size, seed=seed,
             )  # fmt: skip
             quantizer, start = fedpaq.quantizers.parse(text), time.perf_counter()
-            (history,) = fedpaq.sweep(
-                problem, [config], quantizer=quantizer, device=options.device, evaluate_every=0
-            )
+            (history,) = fedpaq.sweep(problem, [config], quantizer=quantizer, device=options.device, evaluate_every=0)
             seconds, final = time.perf_counter() - start, history.final
             rounds = max(1, final.round)
             runs.append(

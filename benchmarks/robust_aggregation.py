@@ -63,8 +63,7 @@ def main() -> None:
     for quantizer in QUANTIZERS:
         for server in SERVERS:
             losses = {
-                name: final_losses(problem, quantizer, server, factor, config)
-                for name, factor in ATTACKS.items()
+                name: final_losses(problem, quantizer, server, factor, config) for name, factor in ATTACKS.items()
             }
             rows.append({"quantizer": quantizer.name, "server": server.name, "losses": losses})
             medians = [statistics.median(values) for values in losses.values()]

@@ -91,9 +91,7 @@ def check_shape(device: torch.device, dimension: int, count: int, tiling: Any) -
         require(magnitudes[job].cpu().numpy(), sum_cells(rows[job])[1], "sums of magnitudes")
     for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
         twin_back = rotate_back_numpy(levels[source], blocks, scales[source], keys[source])
-        require(
-            estimates[target].cpu().numpy().view(np.uint32), twin_back.view(np.uint32), f"way back of {blocks}"
-        )
+        require(estimates[target].cpu().numpy().view(np.uint32), twin_back.view(np.uint32), f"way back of {blocks}")
 
 
 def check_batch(device: torch.device, dimension: int, bits: float) -> dict[str, Any]:
@@ -123,7 +121,5 @@ def check_batch(device: torch.device, dimension: int, bits: float) -> dict[str, 
         kinds.append(getattr(getattr(message, "blocks", None), "count", "low precision"))
         message.add_to(expected[work.run_of[job]])
     if not np.array_equal(total.cpu().numpy(), expected, equal_nan=True):
-        raise AssertionError(
-            f"sums differ from the CPU's by {np.nanmax(np.abs(total.cpu().numpy() - expected))}"
-        )
+        raise AssertionError(f"sums differ from the CPU's by {np.nanmax(np.abs(total.cpu().numpy() - expected))}")
     return {"blocks": kinds}

@@ -27,14 +27,7 @@ from measurement import alternate, summary, write
 JOBS: dict[str, dict[str, Any]] = {
     "J1": {"problem": "mnist-logistic", "num_clients": 50, "r": 25, "tau": 5, "rounds": 20, "step_size": 0.1},
     "J2": {"problem": "cifar10-mlp-92k", "num_clients": 50, "r": 25, "tau": 2, "rounds": 50, "step_size": 0.05},
-    "J3": {
-        "problem": "cifar10-mlp-92k",
-        "num_clients": 1000,
-        "r": 100,
-        "tau": 10,
-        "rounds": 10,
-        "step_size": 0.05,
-    },
+    "J3": {"problem": "cifar10-mlp-92k", "num_clients": 1000, "r": 100, "tau": 10, "rounds": 10, "step_size": 0.05},
 }
 
 
@@ -203,9 +196,7 @@ def contenders_for(problem: fedpaq.Problem, config: fedpaq.FedPAQConfig) -> dict
         "NumPy loop, one thread": lambda: hand_written_numpy(problem, config, rounds),
     }
     if config.clients_per_round < 100:  # at J3 the copies leave every cache: minutes for nothing new
-        found["fedpaq, vmap"] = lambda: (
-            fedpaq.train(problem, config, executor="vectorised", evaluate_every=0).params
-        )
+        found["fedpaq, vmap"] = lambda: fedpaq.train(problem, config, executor="vectorised", evaluate_every=0).params
     try:
         found["JAX, jit + vmap"] = hand_written_jax(problem, config, rounds)
     except ImportError:
@@ -232,9 +223,7 @@ def run_job(name: str, repeats: int) -> dict[str, Any]:
     for each, values in times.items():
         rows[each] = {**summary(values), "loss": losses[each]}
         rows[each]["over_numpy"] = rows[each]["median_seconds"] / numpy_median
-        print(
-            f"  {each:26} {rows[each]['median_seconds']:8.3f} s   {rows[each]['over_numpy']:6.2f} x NumPy loop"
-        )
+        print(f"  {each:26} {rows[each]['median_seconds']:8.3f} s   {rows[each]['over_numpy']:6.2f} x NumPy loop")
     return {"setting": JOBS[name], "contenders": rows}
 
 

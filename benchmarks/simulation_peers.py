@@ -67,8 +67,7 @@ def run_flower(name: str) -> Result:
         steps = local_steps(module, name, client, seed=int(message.content["config"]["server-round"]))
         metrics = MetricRecord({"num-examples": steps})
         return Message(
-            content=RecordDict({"arrays": ArrayRecord(module.state_dict()), "metrics": metrics}),
-            reply_to=message,
+            content=RecordDict({"arrays": ArrayRecord(module.state_dict()), "metrics": metrics}), reply_to=message
         )
 
     @server_app.main()
@@ -104,9 +103,7 @@ def local_steps(module: nn.Module, name: str, client: int, seed: int) -> int:
     problem, config = setting(name)
     mine = problem.partition.samples_of(client)
     drawn = np.random.default_rng([seed, client]).choice(mine, (config.local_steps, config.batch_size or 1))
-    optimizer = torch.optim.SGD(
-        module.parameters(), lr=config.step_size_at(0), weight_decay=problem.regularization
-    )
+    optimizer = torch.optim.SGD(module.parameters(), lr=config.step_size_at(0), weight_decay=problem.regularization)
     for samples in torch.from_numpy(drawn):
         optimizer.zero_grad()
         problem.loss(module(problem.inputs[samples]), problem.targets[samples]).backward()
@@ -159,9 +156,7 @@ def run_pfl(name: str) -> Result:
     module = Learner()
     model = PyTorchModel(
         module,
-        local_optimizer_create=lambda params, lr: torch.optim.SGD(
-            params, lr=lr, weight_decay=problem.regularization
-        ),
+        local_optimizer_create=lambda params, lr: torch.optim.SGD(params, lr=lr, weight_decay=problem.regularization),
         central_optimizer=torch.optim.SGD(module.parameters(), lr=1.0),
     )
     begun = time.perf_counter()
@@ -205,9 +200,7 @@ def run_fedjax(name: str) -> Result:
         lambda params, batch, rng: jax.grad(objective)(params, batch["x"], batch["y"]),
         fedjax.optimizers.sgd(config.step_size_at(0)),
         fedjax.optimizers.sgd(1.0),
-        fedjax.ShuffleRepeatBatchHParams(
-            batch_size=config.batch_size, num_steps=config.local_steps, num_epochs=None
-        ),
+        fedjax.ShuffleRepeatBatchHParams(batch_size=config.batch_size, num_steps=config.local_steps, num_epochs=None),
     )
     sampler = fedjax.client_samplers.UniformGetClientSampler(data, config.clients_per_round, seed=0)
     state = algorithm.init(jax.numpy.asarray(problem.initial_params))
@@ -256,9 +249,7 @@ def run_job(name: str, repeats: int) -> dict[str, Any]:
     for each, values in times.items():
         over = statistics.median(values) / median
         rows[each] = {**summary(values), "loss": losses[each], "over_fedpaq": over}
-        print(
-            f"  {each:14} {rows[each]['median_seconds']:9.3f} s  {over:8.1f} x fedpaq  loss {losses[each]:.4f}"
-        )
+        print(f"  {each:14} {rows[each]['median_seconds']:9.3f} s  {over:8.1f} x fedpaq  loss {losses[each]:.4f}")
     return {"setting": JOBS[name], "contenders": rows}
 
 

@@ -99,15 +99,9 @@ class Job:
     def run(self) -> Check:
         estimates = estimate(self.problem)
         if self.theorem == 2:
-            return check_non_convex(
-                self.problem, estimates, self.setting, LOCAL_STEPS_OF_THEOREM_2[: self.num_rounds]
-            )
+            return check_non_convex(self.problem, estimates, self.setting, LOCAL_STEPS_OF_THEOREM_2[: self.num_rounds])
         return check_strongly_convex(
-            self.problem,
-            estimates,
-            self.setting,
-            num_rounds=self.num_rounds,
-            from_first_round=self.from_first_round,
+            self.problem, estimates, self.setting, num_rounds=self.num_rounds, from_first_round=self.from_first_round
         )
 
 

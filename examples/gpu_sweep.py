@@ -31,9 +31,7 @@ def main(total_steps: int, device: str) -> None:
         for seed in SEEDS
     ]
     start = time.perf_counter()
-    histories = fedpaq.sweep(
-        problem, configs, quantizer=fedpaq.LowPrecision(levels=1), evaluate_every=0, device=device
-    )
+    histories = fedpaq.sweep(problem, configs, quantizer=fedpaq.LowPrecision(levels=1), evaluate_every=0, device=device)
     seconds = time.perf_counter() - start
     losses = np.array([np.inf if run.diverged else run.final.loss for run in histories])
     for step_size, mean in zip(STEP_SIZES, losses.reshape(-1, len(SEEDS)).mean(axis=1), strict=True):

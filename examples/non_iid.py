@@ -28,9 +28,7 @@ def main(total_steps: int) -> None:
         problem = fedpaq.problems.load("mnist-logistic", num_clients=50, seed=0, **options)
         losses = []
         for tau in steps:
-            config = fedpaq.FedPAQConfig(
-                clients_per_round=10, local_steps=tau, total_steps=total_steps, step_size=0.2
-            )
+            config = fedpaq.FedPAQConfig(clients_per_round=10, local_steps=tau, total_steps=total_steps, step_size=0.2)
             losses.append(fedpaq.train(problem, config, quantizer=fedpaq.LowPrecision(levels=4)).final.loss)
         print(f"{name:20}" + "".join(f"{loss:<12.4f}" for loss in losses))
 

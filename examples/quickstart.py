@@ -15,23 +15,13 @@ def main(total_steps: int) -> None:
     problem = fedpaq.problems.load("mnist-logistic", num_clients=50, seed=0)
     shape = {"total_steps": total_steps, "step_size": 0.5, "seed": 0}
     methods = {
-        "FedPAQ": (
-            fedpaq.FedPAQConfig(clients_per_round=25, local_steps=10, **shape),
-            fedpaq.LowPrecision(levels=1),
-        ),
+        "FedPAQ": (fedpaq.FedPAQConfig(clients_per_round=25, local_steps=10, **shape), fedpaq.LowPrecision(levels=1)),
         "FedAvg": (fedpaq.FedPAQConfig(clients_per_round=25, local_steps=10, **shape), fedpaq.Identity()),
-        "QSGD": (
-            fedpaq.FedPAQConfig(clients_per_round=50, local_steps=1, **shape),
-            fedpaq.LowPrecision(levels=1),
-        ),
+        "QSGD": (fedpaq.FedPAQConfig(clients_per_round=50, local_steps=1, **shape), fedpaq.LowPrecision(levels=1)),
     }
     for name, (config, quantizer) in methods.items():
-        last = fedpaq.train(
-            problem, config, quantizer=quantizer, cost_model=fedpaq.CostModel.from_ratio(100)
-        ).final
-        print(
-            f"{name:7} loss {last.loss:.4f}  {last.payload_bytes:9,} bytes  time {last.seconds:8,.0f} gradients"
-        )
+        last = fedpaq.train(problem, config, quantizer=quantizer, cost_model=fedpaq.CostModel.from_ratio(100)).final
+        print(f"{name:7} loss {last.loss:.4f}  {last.payload_bytes:9,} bytes  time {last.seconds:8,.0f} gradients")
 
 
 if __name__ == "__main__":

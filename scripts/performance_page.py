@@ -34,9 +34,7 @@ def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 def aims(rows: Iterable[tuple[str, str, bool]]) -> str:
     """Return the table of what was aimed at; a miss is written as plainly as a success."""
-    return table(
-        ("aim", "measured", "met"), ((aim, found, "yes" if met else "**no**") for aim, found, met in rows)
-    )
+    return table(("aim", "measured", "met"), ((aim, found, "yes" if met else "**no**") for aim, found, met in rows))
 
 
 def digits(value: float) -> str:
@@ -77,12 +75,7 @@ def simulation(results: Results) -> Iterable[str]:
         contenders = found["contenders"]
         for name, row in contenders.items():
             rows.append(
-                (
-                    f"{job}, {name}",
-                    seconds(row["median_seconds"]),
-                    f"{row['over_numpy']:.2f}",
-                    f"{row['loss']:.4f}",
-                )
+                (f"{job}, {name}", seconds(row["median_seconds"]), f"{row['over_numpy']:.2f}", f"{row['loss']:.4f}")
             )
         ours = contenders["fedpaq, s=1"]["over_numpy"]
         fastest = min(contenders, key=lambda name: contenders[name]["median_seconds"])
@@ -143,10 +136,7 @@ def sweep(results: Results) -> Iterable[str]:
     yield f"{results['runs']} runs of J1: 8 step sizes, 5 seeds."
     yield table(
         ("", "time", "ratio to NumPy runs"),
-        (
-            (name, seconds(row["median_seconds"]), f"{row['over_numpy']:.2f}")
-            for name, row in contenders.items()
-        ),
+        ((name, seconds(row["median_seconds"]), f"{row['over_numpy']:.2f}") for name, row in contenders.items()),
     )
     ratio = contenders["sweep, s=1"]["over_numpy"]
     yield aims([("at most 0.4 x 40 NumPy runs", f"{ratio:.2f}", ratio <= 0.4)])
@@ -167,10 +157,7 @@ def gpu(results: Results) -> Iterable[str]:
         ("one round, 92,027 parameters, τ = 10, B = 10", "time"),
         [
             ("10,000 clients, quantized (s=1) and averaged", seconds(whole["round"]["median_seconds"])),
-            (
-                "10,000 clients, averaged only",
-                seconds(whole["round_without_quantization"]["median_seconds"]),
-            ),
+            ("10,000 clients, averaged only", seconds(whole["round_without_quantization"]["median_seconds"])),
             ("local work alone", seconds(whole["batched_seconds"])),
             ("local work alone by `vmap`", seconds(whole["vmap_seconds"])),
             ("100,000 clients, quantized and averaged", seconds(many["median_seconds"])),
@@ -187,10 +174,7 @@ def gpu(results: Results) -> Iterable[str]:
     moved, once = "share_of_copy_bandwidth_bytes_moved", "share_of_copy_bandwidth_updates_counted_once"
     yield table(
         ("quantize and add up", "time", "share of copy bandwidth, bytes moved", "share, updates counted once"),
-        (
-            (name, seconds(row["seconds"]), f"{row[moved]:.2f}", f"{row[once]:.2f}")
-            for name, row in quantize.items()
-        ),
+        ((name, seconds(row["seconds"]), f"{row[moved]:.2f}", f"{row[once]:.2f}") for name, row in quantize.items()),
     )
     least, faster = min(row[moved] for row in quantize.values()), results["sweep"]["times_faster"]
     round_seconds, shorter = whole["round"]["median_seconds"], few["times_faster_round_seconds"]
@@ -214,10 +198,7 @@ def scaling(results: Results) -> Iterable[str]:
             yield f"By {symbol}: the last column is the cost of one more {what}, compared with the row above."
             yield table(
                 (symbol, "time per round", f"per {what} added"),
-                (
-                    (f"{row['per']:,}", seconds(row["median_seconds"]), _marginal(row))
-                    for row in results[key].values()
-                ),
+                ((f"{row['per']:,}", seconds(row["median_seconds"]), _marginal(row)) for row in results[key].values()),
             )
     if "ranks" in results:
         yield from _ranks(results["ranks"])
@@ -328,11 +309,7 @@ def peer_codecs(results: Results) -> Iterable[str]:
     alone = results["least_encode_speedup_of_the_lossless_step_alone"]
     yield aims(
         [
-            (
-                "smaller than each",
-                "yes" if results["smaller_than_each"] else "no",
-                results["smaller_than_each"],
-            ),
+            ("smaller than each", "yes" if results["smaller_than_each"] else "no", results["smaller_than_each"]),
             (f"quantizes and encodes {aim} times faster than each", f"{least:.1f}", least >= aim),
             (f"encodes alone {aim} times faster than each quantizes and packs", f"{alone:.1f}", alone >= aim),
         ]

@@ -65,12 +65,7 @@ def rates_section(plots: Sequence[tuple[Figure, Curves]]) -> str:
     titles = {plot.name: plot.title for plot, _ in plots}
     lines = ["| problem | claim | criterion | verdict |", "| --- | --- | --- | --- |"]
     for entry in verdicts:
-        cells = (
-            titles[entry["figure"]],
-            entry["sentence"],
-            entry["criterion"],
-            _cell(entry["judged"]["payload"]),
-        )
+        cells = (titles[entry["figure"]], entry["sentence"], entry["criterion"], _cell(entry["judged"]["payload"]))
         lines.append(f"| {' | '.join(cells)} |")
     parts = ["![Training loss against uploaded bytes](figures/paper/rates.png)", "\n".join(lines)]
     for plot, curves in plots:
@@ -126,10 +121,7 @@ def score(verdicts: Sequence[Mapping[str, Any]]) -> str:
 
 def verdict_table(verdicts: Sequence[Mapping[str, Any]]) -> str:
     """Return one row per claim: sentence, criterion, and verdict and deciding ratio per count."""
-    lines = [
-        "| sentence | criterion | real payload | fixed width |",
-        "| --- | --- | --- | --- |",
-    ]
+    lines = ["| sentence | criterion | real payload | fixed width |", "| --- | --- | --- | --- |"]
     for entry in verdicts:
         cells = [_cell(entry["judged"][accounting]) for accounting in ACCOUNTINGS]
         sentence = f"“{entry['sentence']}” ({entry['where']})"

@@ -60,8 +60,7 @@ def main() -> int:
         report = Path(folder) / "report.html"
         write_report(report)
         pages = {"report": report} | {
-            path.parent.name if path.parent != SITE else "home": path
-            for path in sorted(SITE.glob("**/index.html"))
+            path.parent.name if path.parent != SITE else "home": path for path in sorted(SITE.glob("**/index.html"))
         }
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for width, height in WIDTHS.items():

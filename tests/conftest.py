@@ -49,9 +49,7 @@ def logistic() -> fedpaq.Problem:
 @pytest.fixture
 def config() -> fedpaq.FedPAQConfig:
     """A short run."""
-    return fedpaq.FedPAQConfig(
-        clients_per_round=5, local_steps=3, total_steps=12, batch_size=4, step_size=0.1, seed=11
-    )
+    return fedpaq.FedPAQConfig(clients_per_round=5, local_steps=3, total_steps=12, batch_size=4, step_size=0.1, seed=11)
 
 
 @pytest.fixture

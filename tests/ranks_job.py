@@ -16,9 +16,7 @@ from fedpaq.hardware.ranks import Ranks, join
 from fedpaq.server.aggregation import ClippedMean
 from small_problems import make_problem
 
-CONFIG = fedpaq.FedPAQConfig(
-    clients_per_round=5, local_steps=3, total_steps=12, batch_size=4, step_size=0.1, seed=11
-)
+CONFIG = fedpaq.FedPAQConfig(clients_per_round=5, local_steps=3, total_steps=12, batch_size=4, step_size=0.1, seed=11)
 DIVERGING = fedpaq.FedPAQConfig(
     clients_per_round=5, local_steps=3, total_steps=12, batch_size=4, step_size=1e18, seed=11
 )

@@ -16,12 +16,8 @@ def make_check(**changes):
         "mean": np.array([1.0, 0.5, 0.25]),
         "standard_error": np.array([0.1, 0.05, 0.0]),
         "bounds": [
-            BoundCurve(
-                variant="as_stated", first_round=1, values=np.array([np.nan, 2.0, 1.0]), worst_ratio=0.25
-            ),
-            BoundCurve(
-                variant="corrected", first_round=None, values=np.array([4.0, 2.0, 1.0]), worst_ratio=1.0
-            ),
+            BoundCurve(variant="as_stated", first_round=1, values=np.array([np.nan, 2.0, 1.0]), worst_ratio=0.25),
+            BoundCurve(variant="corrected", first_round=None, values=np.array([4.0, 2.0, 1.0]), worst_ratio=1.0),
         ],
         "slope": Slope(-1.0, -1.25, -0.75),
     }

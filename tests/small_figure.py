@@ -14,9 +14,7 @@ SMALL = Figure(
     "synthetic-logistic",
     100.0,
     (
-        Panel(
-            "levels", "levels", "fixed", {"s = 1": PaperSetting(1, 5, 10), "none": PaperSetting(None, 5, 10)}
-        ),
+        Panel("levels", "levels", "fixed", {"s = 1": PaperSetting(1, 5, 10), "none": PaperSetting(None, 5, 10)}),
         Panel("steps", "steps", "fixed", {"τ = 10": PaperSetting(1, 5, 10), "τ = 50": PaperSetting(1, 5, 50)}),
     ),
 )

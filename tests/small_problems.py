@@ -37,9 +37,5 @@ def make_problem(kind: str, num_clients: int = 8, samples: int = 160) -> fedpaq.
             )
         model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 3))
         return fedpaq.Problem(
-            model=model,
-            loss=nn.functional.cross_entropy,
-            inputs=inputs,
-            targets=labels,
-            partition=partition,
+            model=model, loss=nn.functional.cross_entropy, inputs=inputs, targets=labels, partition=partition
         )

@@ -113,9 +113,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(problem, conf
 
 
 def test_training_lowers_the_loss(problem):
-    config = fedpaq.FedPAQConfig(
-        clients_per_round=6, local_steps=5, total_steps=100, batch_size=8, step_size=0.1
-    )
+    config = fedpaq.FedPAQConfig(clients_per_round=6, local_steps=5, total_steps=100, batch_size=8, step_size=0.1)
     history = fedpaq.train(problem, config, quantizer=fedpaq.LowPrecision(levels=4))
     assert history.final.loss < 0.9 * history.records[0].loss
 
@@ -134,9 +132,7 @@ def test_a_step_size_schedule_is_a_function_of_the_round(logistic):
 
 def test_the_callback_sees_every_round(logistic, config):
     records = []
-    history = fedpaq.train(
-        logistic, config, callback=lambda record, params: records.append((record, params.copy()))
-    )
+    history = fedpaq.train(logistic, config, callback=lambda record, params: records.append((record, params.copy())))
     assert [record for record, _ in records] == history.records
     assert np.array_equal(records[-1][1], history.params)
 

@@ -17,13 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedpaq
-from fedpaq.config import (
-    FedPAQConfig,
-    require_int,
-    require_positive,
-    require_same_shape,
-    round_to_4_digits,
-)
+from fedpaq.config import FedPAQConfig, require_int, require_positive, require_same_shape, round_to_4_digits
 from fedpaq.errors import ConfigError
 from fedpaq.problems import synthetic_quadratic
 
@@ -96,9 +90,7 @@ def test_a_number_passes_exactly_where_it_is_finite_and_positive(value, zero_all
 
 @pytest.mark.parametrize("value", [True, "1", None, 1j, [1.0], np.array(1.0), np.array([1.0])])
 def test_what_is_no_number_is_refused(value):
-    assert refusal(require_positive, "eta", value) == (
-        f"eta={value!r} is not a number; choose a finite number > 0"
-    )
+    assert refusal(require_positive, "eta", value) == (f"eta={value!r} is not a number; choose a finite number > 0")
 
 
 @QUICK

@@ -29,10 +29,7 @@ def test_the_drawn_tree_is_the_real_one():
 
 def test_an_unknown_name_lists_the_known_ones_and_suggests_only_what_is_near():
     known = ["identity", "low-precision"]
-    assert (
-        str(unknown_name("quantizer", "zzz", known))
-        == "unknown quantizer 'zzz'; known: identity, low-precision"
-    )
+    assert str(unknown_name("quantizer", "zzz", known)) == "unknown quantizer 'zzz'; known: identity, low-precision"
     assert "(did you mean 'identity'?)" in str(unknown_name("quantizer", "identiti", known))
     assert "did you mean" not in str(unknown_name("quantizer", 7, known))
 

@@ -121,9 +121,7 @@ def test_minibatch_positions_are_uniform_over_the_client():
     assert chi_square < 6 + 5 * math.sqrt(12)
 
 
-@pytest.mark.parametrize(
-    "bad", [{"seed": -1}, {"seed": 2**64}, {"seed": 0, "round": -1}, {"seed": 0, "client": 2**32}]
-)
+@pytest.mark.parametrize("bad", [{"seed": -1}, {"seed": 2**64}, {"seed": 0, "round": -1}, {"seed": 0, "client": 2**32}])
 def test_a_key_out_of_range_is_refused(bad):
     with pytest.raises(ConfigError, match="out of range"):
         Key(**bad)

@@ -119,9 +119,7 @@ def test_a_first_uniform_is_the_first_of_its_stream():
 def test_uniforms_are_centres_of_their_words_intervals():
     key = Key(seed=3)
     draws, u = words(Purpose.CHECK, key, 1000), uniforms(Purpose.CHECK, key, 1000)
-    assert np.array_equal((u * 2**32).astype(np.uint64), draws) and np.array_equal(
-        (u * 2**33) % 2, np.ones(1000)
-    )
+    assert np.array_equal((u * 2**32).astype(np.uint64), draws) and np.array_equal((u * 2**33) % 2, np.ones(1000))
 
 
 def test_normals_have_the_moments_and_the_tails_of_the_normal_law():
@@ -146,9 +144,7 @@ def test_an_odd_number_of_normals_drops_the_last_of_one_more():
 def test_permutations_hold_everything_once_and_every_order_equally_often():
     assert sorted(permutation(Purpose.PARTITION, Key(seed=1), 1000).tolist()) == list(range(1000))
     trials = 6000
-    seen = [
-        tuple(permutation(Purpose.PARTITION, Key(seed=2, round=trial), 3).tolist()) for trial in range(trials)
-    ]
+    seen = [tuple(permutation(Purpose.PARTITION, Key(seed=2, round=trial), 3).tolist()) for trial in range(trials)]
     counts = [seen.count(order) for order in itertools.permutations(range(3))]
     chi_square = sum((count - trials / 6) ** 2 / (trials / 6) for count in counts)
     assert sum(counts) == trials and chi_square < 5 + 5 * math.sqrt(10)  # 5 degrees of freedom

@@ -209,11 +209,7 @@ def first_uniforms(
 
 
 def minibatches(
-    seeds: npt.NDArray[np.uint64],
-    round: int,
-    clients: npt.NDArray[np.int64],
-    sizes: npt.NDArray[np.int64],
-    count: int,
+    seeds: npt.NDArray[np.uint64], round: int, clients: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], count: int
 ) -> npt.NDArray[np.int64]:
     """Draw ``count`` positions in 0..sizes[j]-1 with replacement for each job j.
 

@@ -43,9 +43,7 @@ def test_list_names_every_dataset_and_problem_within_80_columns(run, data_dir):
         assert result.exit_code == 0, result.output
         for name in (*DATASETS, *PROBLEMS):
             assert name in result.output
-        tables = [
-            line for line in result.output.splitlines() if not line.startswith(("data folder:", "cache:"))
-        ]
+        tables = [line for line in result.output.splitlines() if not line.startswith(("data folder:", "cache:"))]
         assert max(map(len, tables)) <= 80
     assert "data folder: mnist_10k.npz" in result.output
     assert "not found" in result.output

@@ -10,9 +10,7 @@ import pytest
 from fedpaq.cli.interrupts import INTERRUPTED, TERMINATED, orderly_end
 
 
-@pytest.mark.parametrize(
-    ("advice", "told"), [("", "fedpaq: interrupted\n"), ("wait", "fedpaq: interrupted; wait\n")]
-)
+@pytest.mark.parametrize(("advice", "told"), [("", "fedpaq: interrupted\n"), ("wait", "fedpaq: interrupted; wait\n")])
 def test_advice_is_optional(advice, told, capsys):
     with pytest.raises(SystemExit) as end, orderly_end(advice):
         raise KeyboardInterrupt

@@ -59,10 +59,7 @@ def test_the_closed_form_says_how_loose_it_is():
         (["--target-loss", "40", "--bandwidth", "0kbit/s"], "bandwidth=0"),
         (["--target-loss", "40", "--bandwidth", "fast"], "is not a rate"),
         (["--target-loss", "40", "--bandwidth", "1kbit/s", "--straggler", "2"], "straggler=2"),
-        (
-            ["--target-loss", "40", "--ratio", "1", "--max-clients", "60"],
-            "max_clients=60 exceeds num_clients=50",
-        ),
+        (["--target-loss", "40", "--ratio", "1", "--max-clients", "60"], "max_clients=60 exceeds num_clients=50"),
         (["--target-loss", "0.001", "--ratio", "1"], "the lowest training loss"),
         (["--target-loss", "0.001", "--ratio", "1", "--from-theory"], "is below the lowest training loss"),
     ],

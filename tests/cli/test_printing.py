@@ -35,13 +35,7 @@ def test_json_is_strict(value):
 
 def test_numbers_stand_to_the_right_and_nothing_is_a_dash(printed):
     made = table(["name", ">count"], [["one", 7], ["three", 123456], ["none", None]])
-    assert printed(made) == [
-        "name    count",
-        "─────────────",
-        "one         7",
-        "three  123456",
-        "none        -",
-    ]
+    assert printed(made) == ["name    count", "─────────────", "one         7", "three  123456", "none        -"]
 
 
 def test_a_title_is_not_broken_to_the_width_of_a_narrow_table(printed):

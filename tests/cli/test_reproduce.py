@@ -97,9 +97,7 @@ def small_rates(small_paper):
 def test_the_sixth_figure_shares_curves_and_has_verdicts_and_a_picture_of_its_own(small_rates, tmp_path):
     result = CliRunner().invoke(app, ["reproduce", "small", "-o", str(tmp_path), "--quiet"])
     assert result.exit_code == 0, result.output
-    paper = {
-        path: path.read_bytes() for path in tmp_path.rglob("*") if path.suffix != ".html" and path.is_file()
-    }
+    paper = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.suffix != ".html" and path.is_file()}
     result = CliRunner().invoke(app, ["reproduce", "rates", "-o", str(tmp_path), "--json"])
     assert result.exit_code == 0, result.output
     assert all(path.read_bytes() == content for path, content in paper.items())

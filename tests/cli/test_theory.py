@@ -20,11 +20,7 @@ def test_json_holds_constants_conditions_and_bounds_of_each_variant():
     result = CliRunner().invoke(app, [*QUADRATIC, "--json"])
     assert result.exit_code == 0, result.output
     values = json.loads(result.stdout)
-    assert values["constants"]["smoothness"] == {
-        "value": 4.0,
-        "certainty": "exact",
-        "source": "known by construction",
-    }
+    assert values["constants"]["smoothness"] == {"value": 4.0, "certainty": "exact", "source": "known by construction"}
     # k0 = 4 max{4, 4, 1/2, 4*4/2 = 8} = 32 as stated; the proof's own also needs L^2 / (mu^2 tau) = 8.
     assert {name: bound["k0"] for name, bound in values["theorem_1"].items()} == {
         "as_stated": 32,

@@ -50,9 +50,7 @@ def test_a_rate_is_read_as_written(text, bits):
     assert parse_bandwidth(text) == pytest.approx(bits)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "fast", "Mbit/s", "1Tbit/s", "1.2.3 kbit/s", "1 Mbit/h", "1 M", "--", "1e kb"]
-)
+@pytest.mark.parametrize("text", ["", "fast", "Mbit/s", "1Tbit/s", "1.2.3 kbit/s", "1 Mbit/h", "1 M", "--", "1e kb"])
 def test_what_is_no_rate_is_refused_by_name_with_examples(text):
     with pytest.raises(ConfigError) as refused:
         parse_bandwidth(text)
@@ -68,9 +66,7 @@ def test_a_byte_is_eight_bits_at_every_size(number, prefix):
 @given(amounts)
 @settings(max_examples=50, deadline=None)
 @pytest.mark.parametrize(("formatted", "units"), [(format_bytes, BYTES), (format_seconds, SECONDS)])
-def test_a_formatted_amount_is_right_to_half_a_percent_and_never_written_with_an_exponent(
-    formatted, units, amount
-):
+def test_a_formatted_amount_is_right_to_half_a_percent_and_never_written_with_an_exponent(formatted, units, amount):
     found, number = read_back(formatted(amount), units)
     assert re.fullmatch(r"[\d,]*\.?\d+(e-\d+)?", number)  # an exponent only for next to nothing
     rounding = 0.5 if formatted is format_bytes else 0.0  # bytes below 1 kB are whole

@@ -12,11 +12,7 @@ from fedpaq.clients import Batched, Sequential, local_work
 from fedpaq.errors import ConfigError
 from small_problems import make_problem
 
-LOSSES = {
-    "cross-entropy": nn.CrossEntropyLoss(),
-    "logistic": nn.BCEWithLogitsLoss(),
-    "squared": nn.MSELoss(),
-}
+LOSSES = {"cross-entropy": nn.CrossEntropyLoss(), "logistic": nn.BCEWithLogitsLoss(), "squared": nn.MSELoss()}
 
 
 def problem_with(loss, rng):

@@ -20,9 +20,7 @@ def sgd_by_hand(problem, work):
         try:
             nn.utils.vector_to_parameters(received.clone(), module.parameters())
             optimizer = torch.optim.SGD(
-                module.parameters(),
-                lr=float(work.step_sizes[work.run_of[job]]),
-                weight_decay=problem.regularization,
+                module.parameters(), lr=float(work.step_sizes[work.run_of[job]]), weight_decay=problem.regularization
             )
             for samples in work.samples[job]:
                 optimizer.zero_grad()

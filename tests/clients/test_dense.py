@@ -32,11 +32,7 @@ def test_the_dense_executor_knows_each_loss(loss, rng):
         "logistic": rng.integers(0, 2, (40, 4)).astype(np.float32),
         "squared": rng.standard_normal((40, 4)).astype(np.float32),
     }[loss]
-    losses = {
-        "cross-entropy": nn.CrossEntropyLoss(),
-        "logistic": nn.BCEWithLogitsLoss(),
-        "squared": nn.MSELoss(),
-    }
+    losses = {"cross-entropy": nn.CrossEntropyLoss(), "logistic": nn.BCEWithLogitsLoss(), "squared": nn.MSELoss()}
     torch.manual_seed(0)
     problem = fedpaq.Problem(
         model=nn.Sequential(nn.Linear(9, 6), nn.ReLU(), nn.Linear(6, 4)),

@@ -13,9 +13,7 @@ from small_problems import make_problem
 
 
 def work_of(problem, clients=6):
-    config = fedpaq.FedPAQConfig(
-        clients_per_round=clients, local_steps=2, total_steps=2, batch_size=4, step_size=0.1
-    )
+    config = fedpaq.FedPAQConfig(clients_per_round=clients, local_steps=2, total_steps=2, batch_size=4, step_size=0.1)
     (work,) = local_work(problem, [config], 0, problem.initial_params[None], np.arange(clients)[None])
     return work
 

@@ -129,9 +129,7 @@ def test_the_work_is_the_same_however_it_is_cut(budget, runs, batch_size):
     whole, cut = works(configs), works(configs, memory_budget=budget)
     for name in ("run_of", "clients", "seeds"):
         assert joined(whole, name).tolist() == joined(cut, name).tolist()
-    of_job = [
-        [part.samples[job].tolist() for part in parts for job in range(len(part))] for parts in (whole, cut)
-    ]
+    of_job = [[part.samples[job].tolist() for part in parts for job in range(len(part))] for parts in (whole, cut)]
     assert of_job[0] == of_job[1]
     at_once = max(1, budget // (BYTES_A_COORDINATE * PROBLEM.dimension))
     assert all(len(part) <= at_once for part in cut)
@@ -185,9 +183,7 @@ def test_a_part_by_a_mask_keeps_rows_together():
 def test_tensors_are_what_the_arrays_hold():
     (work,) = works([make_config()])
     for tensor, values in zip(
-        work.tensors(torch.device("cpu")),
-        (work.params, work.run_of, work.step_sizes, work.samples),
-        strict=True,
+        work.tensors(torch.device("cpu")), (work.params, work.run_of, work.step_sizes, work.samples), strict=True
     ):
         assert np.array_equal(tensor.numpy(), values)
 

@@ -12,9 +12,7 @@ from small_work import work_of
 
 def test_full_batches_of_unequal_clients_use_every_sample_once_a_step():
     problem = make_problem("mlp", num_clients=7)  # 160 samples: sizes 23 and 22
-    config = fedpaq.FedPAQConfig(
-        clients_per_round=7, local_steps=2, total_steps=2, batch_size=None, step_size=0.1
-    )
+    config = fedpaq.FedPAQConfig(clients_per_round=7, local_steps=2, total_steps=2, batch_size=None, step_size=0.1)
     parts = list(local_work(problem, [config], 0, problem.initial_params[None], np.arange(7)[None]))
     seen = np.concatenate([part.clients for part in parts])
     assert np.array_equal(seen, np.arange(7))

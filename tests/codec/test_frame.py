@@ -13,17 +13,7 @@ from hypothesis import strategies as st
 
 from codec_cases import arithmetic_message, level_header, reseal
 from fedpaq.codec import CODES, decode, encode, read_header
-from fedpaq.codec.frame import (
-    BLOCK,
-    GAP,
-    MAX_DIMENSION,
-    RAW,
-    VERSION,
-    as_bytes,
-    pack_varint,
-    read_varint,
-    seal,
-)
+from fedpaq.codec.frame import BLOCK, GAP, MAX_DIMENSION, RAW, VERSION, as_bytes, pack_varint, read_varint, seal
 from fedpaq.errors import WireFormatError
 from fedpaq.quantizers import QuantizedMessage, RawMessage
 
@@ -48,9 +38,7 @@ def test_integers_come_back_from_anywhere_in_the_bytes(value, before, after):
     assert read_varint(data, len(before), "it", 2**70) == (value, len(before) + len(digits_of(value)))
 
 
-@pytest.mark.parametrize(
-    ("value", "size"), [(0, 1), (127, 1), (128, 2), (16_383, 2), (16_384, 3), (2**40 - 1, 6)]
-)
+@pytest.mark.parametrize(("value", "size"), [(0, 1), (127, 1), (128, 2), (16_383, 2), (16_384, 3), (2**40 - 1, 6)])
 def test_an_integer_takes_a_byte_for_every_seven_bits(value, size):
     assert len(pack_varint(value)) == size
 
@@ -115,9 +103,7 @@ def test_headers_come_back_or_lack_their_norms(code, dimension, levels, bucket_s
     buckets = 1 if bucket_size is None else -(-dimension // bucket_size)
     frame = seal(level_header(code, dimension, levels, bucket_size), ONE * min(buckets, 50))
     if buckets > 50:
-        with pytest.raises(
-            WireFormatError, match=f"the payload ends before its {buckets} norms; it is truncated"
-        ):
+        with pytest.raises(WireFormatError, match=f"the payload ends before its {buckets} norms; it is truncated"):
             read_header(frame)
         return
     header = read_header(frame)
@@ -139,19 +125,13 @@ REFUSALS = {
     "levels of the payload exceeds 32767; it is corrupt": seal(b"FQ\x11\x03" + pack_varint(32768)),
     "bucket_size of the payload exceeds 4611686018427387904": seal(b"FQ\x11\x03\x01" + pack_varint(2**62 + 1)),
     "the payload ends before its 3 norms; it is truncated": seal(b"FQ\x11\x03\x01\x01", ONE * 2),
-    "a norm of the payload is negative, infinite or NaN; it is corrupt": seal(
-        b"FQ\x11\x03\x01\x00", b"\0\0\x80\x7f"
-    ),
+    "a norm of the payload is negative, infinite or NaN; it is corrupt": seal(b"FQ\x11\x03\x01\x00", b"\0\0\x80\x7f"),
     "the payload ends inside the number of non-zeros; it is truncated": seal(b"FQ\x11\x03\x01\x00", ONE),
-    "the number of non-zeros of the payload exceeds 3; it is corrupt": seal(
-        b"FQ\x11\x03\x01\x00", ONE, b"\x04"
-    ),
+    "the number of non-zeros of the payload exceeds 3; it is corrupt": seal(b"FQ\x11\x03\x01\x00", ONE, b"\x04"),
     "a raw body of 8 bytes does not hold dimension=3 float32": seal(b"FQ\x10\x03", ONE * 2),
     "a raw payload holds NaN or infinity; it is corrupt": seal(b"FQ\x10\x01", b"\0\0\xc0\x7f"),
     "the payload ends inside the side stream's length; it is truncated": seal(b"FQ\x12\x03\x01\x00", ONE),
-    "the side stream's length of the payload exceeds 2; it is corrupt": seal(
-        b"FQ\x12\x03\x01\x00", ONE, b"\x50\x00"
-    ),
+    "the side stream's length of the payload exceeds 2; it is corrupt": seal(b"FQ\x12\x03\x01\x00", ONE, b"\x50\x00"),
     "the payload ends inside its side stream; it is truncated": seal(b"FQ\x12\x03\x01\x00", ONE, b"\x02\x00"),
 }
 

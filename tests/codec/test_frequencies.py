@@ -45,9 +45,7 @@ def test_the_side_stream_is_the_same_with_and_without_numba(monkeypatch):
 
 
 @pytest.mark.parametrize("numba", [True, False])
-@pytest.mark.parametrize(
-    ("table", "fault"), [([4095], "sum"), ([5000], "sum"), ([2**40], "sum"), ([0], "empty")]
-)
+@pytest.mark.parametrize(("table", "fault"), [([4095], "sum"), ([5000], "sum"), ([2**40], "sum"), ([0], "empty")])
 def test_tables_that_do_not_add_up_are_refused(table, fault, numba, monkeypatch):
     if not numba:
         monkeypatch.setattr(compiled, "load", lambda name: None)

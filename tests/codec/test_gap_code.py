@@ -25,18 +25,14 @@ def streams(message):
     rows = message.signed_levels[None]
     found = collect(rows, count(rows))
     width = message.bucket_size or message.dimension
-    return gap_code.encode_nonzeros(
-        found.ends, found.positions, found.values, message.dimension, message.levels, width
-    )
+    return gap_code.encode_nonzeros(found.ends, found.positions, found.values, message.dimension, message.levels, width)
 
 
 def test_the_compiled_encoder_writes_the_bytes_of_the_twin():
     for message in CASES:
         at = np.flatnonzero(message.signed_levels)
         width = message.bucket_size or message.dimension
-        expected = gap_code.encode_numpy(
-            at, message.signed_levels[at], message.dimension, message.levels, width
-        )
+        expected = gap_code.encode_numpy(at, message.signed_levels[at], message.dimension, message.levels, width)
         assert streams(message) == [expected]
 
 

@@ -23,6 +23,4 @@ def test_the_table_of_tokens_is_token_of_for_every_level():
     levels = np.arange(-32767, 32768)
     expected = [tokens.token_of(level) for level in levels.tolist()]
     assert tokens.token_table()[levels % 65536].tolist() == expected
-    assert [tokens.base_level(token) for token in range(tokens.NUM_TOKENS)] == tokens.base_table()[
-        :119
-    ].tolist()
+    assert [tokens.base_level(token) for token in range(tokens.NUM_TOKENS)] == tokens.base_table()[:119].tolist()

@@ -57,10 +57,7 @@ def test_accumulate_equals_decoding_and_adding_to_the_bit(message, weight):
 @pytest.mark.parametrize("levels", [1, 5, 64, 300, 32767])
 @pytest.mark.parametrize("dimension", [1, 2, 785, 3001])
 def test_every_shape_survives(dimension, levels, bucket_size):
-    for message in (
-        gaussian_message(dimension, levels, bucket_size),
-        uneven_message(dimension, levels, bucket_size),
-    ):
+    for message in (gaussian_message(dimension, levels, bucket_size), uneven_message(dimension, levels, bucket_size)):
         assert decode(encode(message), dimension=dimension) == message
 
 
@@ -94,11 +91,7 @@ def test_a_batch_may_mix_codes_kinds_and_shapes(monkeypatch):
     monkeypatch.setattr(level_code, "BLOCK_NONZEROS", 500)
     mixed = [gaussian_message(2000, 45, seed=seed) for seed in range(3)]
     mixed += [arithmetic_message(2000, 45, period) for period in (1, 5000, 2)]
-    mixed += [
-        RawMessage(np.arange(5, dtype=np.float32)),
-        gaussian_message(785, 1),
-        RawMessage(np.ones(2, np.float32)),
-    ]
+    mixed += [RawMessage(np.arange(5, dtype=np.float32)), gaussian_message(785, 1), RawMessage(np.ones(2, np.float32))]
     payloads = encode_batch(mixed)
     assert payloads == [encode(message) for message in mixed]
     assert [decode(payload) for payload in payloads] == mixed

@@ -24,10 +24,7 @@ GOOD = QuantizedMessage(LEVELS, ONE, 1)
 
 
 NOT_MESSAGES = [
-    (
-        QuantizedMessage(LEVELS.astype(float), ONE, 1),
-        r"shape=\(4,\), dtype=float64 is not a vector of integers",
-    ),
+    (QuantizedMessage(LEVELS.astype(float), ONE, 1), r"shape=\(4,\), dtype=float64 is not a vector of integers"),
     (QuantizedMessage(LEVELS.reshape(2, 2), ONE, 1), r"shape=\(2, 2\), dtype=int8 is not a vector of integers"),
     (QuantizedMessage(LEVELS > 0, ONE, 1), "dtype=bool is not a vector of integers; pass .* int8 or int16"),
     (QuantizedMessage(LEVELS[:0], ONE, 1), "dimension=0 is out of range; choose an integer >= 1"),
@@ -38,10 +35,7 @@ NOT_MESSAGES = [
     (QuantizedMessage(LEVELS, ONE, 1, -5), r"bucket_size=-5 is out of range; choose 1\.\."),
     (QuantizedMessage(LEVELS, ONE, 1, 2**62 + 1), "bucket_size=4611686018427387905 is out of range"),
     (QuantizedMessage(2 * LEVELS, ONE, 1), r"message.signed_levels exceeds levels=1; allowed: -1\.\.1"),
-    (
-        QuantizedMessage(LEVELS, np.ones(2, np.float32), 1),
-        "message.norms is not 1 finite, non-negative numbers",
-    ),
+    (QuantizedMessage(LEVELS, np.ones(2, np.float32), 1), "message.norms is not 1 finite, non-negative numbers"),
     (QuantizedMessage(LEVELS, ONE, 1, 3), "message.norms is not 2 finite, non-negative numbers"),
     (QuantizedMessage(LEVELS, ONE * np.inf, 1), "message.norms is not 1 finite"),
     (QuantizedMessage(LEVELS, -0.0 * ONE, 1), "message.norms is not 1 finite, non-negative"),

@@ -19,17 +19,9 @@ def published(tmp_path):
 
 def run(code, published):
     folders = [str(ROOT / "src"), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")]
-    variables = {
-        "OUT": str(published.parent),
-        "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": os.pathsep.join(folders),
-    }
+    variables = {"OUT": str(published.parent), "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(folders)}
     return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-c", code], env={**os.environ, **variables}, capture_output=True, text=True, check=False
     )
 
 

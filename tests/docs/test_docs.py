@@ -15,9 +15,7 @@ DOCS = ROOT / "docs"
 BLOCKS = [
     pytest.param(path.name, code, id=f"{path.stem}-{number}")
     for path in sorted(DOCS.glob("*.md"))
-    for number, code in enumerate(
-        re.findall(r"^```python\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
-    )
+    for number, code in enumerate(re.findall(r"^```python\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE))
 ]
 NAMES = sorted(set(re.findall(r"`(fedpaq\.[\w.]+)`", (DOCS / "paper-to-code.md").read_text())))
 PROSE = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"]

@@ -31,8 +31,7 @@ def test_an_aim_that_is_missed_is_said(script):
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [(2.5, "2.5 s"), (0.01234, "12.3 ms"), (1.5e-6, "1.5 µs"), (8e-8, "80 ns"), (2500, "2,500 s")],
+    ("value", "text"), [(2.5, "2.5 s"), (0.01234, "12.3 ms"), (1.5e-6, "1.5 µs"), (8e-8, "80 ns"), (2500, "2,500 s")]
 )
 def test_durations_have_a_unit_that_fits(script, value, text):
     assert script.seconds(value) == text

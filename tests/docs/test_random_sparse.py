@@ -57,9 +57,7 @@ def test_it_travels_and_comes_back(registered):
     update = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
     message = RandomSparse(0.1).quantize(update, key=fedpaq.Key(seed=3))
     payload = fedpaq.encode(message)
-    assert (
-        fedpaq.decode(payload, dimension=1000) == message and len(payload) == 4 * message.values.size + 16 + 9
-    )
+    assert fedpaq.decode(payload, dimension=1000) == message and len(payload) == 4 * message.values.size + 16 + 9
     total, expected = np.zeros(1000), np.zeros(1000)
     fedpaq.accumulate(payload, total, weight=0.5)
     message.add_to(expected, 0.5)
@@ -67,10 +65,7 @@ def test_it_travels_and_comes_back(registered):
     for cut in (1, 5, 12):
         with pytest.raises(fedpaq.WireFormatError):
             fedpaq.decode(payload[:-cut])
-    assert (
-        parse("random-sparse:0.25") == RandomSparse(0.25)
-        and text_of(RandomSparse(0.25)) == "random-sparse:0.25"
-    )
+    assert parse("random-sparse:0.25") == RandomSparse(0.25) and text_of(RandomSparse(0.25)) == "random-sparse:0.25"
 
 
 def test_without_the_package_its_payloads_are_refused_by_name(registered, monkeypatch):

@@ -41,10 +41,7 @@ def claims():
     jobs = results("simulation")["jobs"]["J1"]["contenders"]
     ours = jobs["fedpaq, s=1"]["median_seconds"]
     yield f"{jobs['plain PyTorch loop']['median_seconds'] / ours:.0f} times faster than a plain PyTorch loop"
-    peers = {
-        name: row["over_fedpaq"]
-        for name, row in results("simulation_peers")["jobs"]["J1"]["contenders"].items()
-    }
+    peers = {name: row["over_fedpaq"] for name, row in results("simulation_peers")["jobs"]["J1"]["contenders"].items()}
     yield (
         f"{peers['Flower, Ray']:.0f} times faster than Flower's Ray simulation, {peers['pfl']:.2g} than pfl, "
         f"{peers['FedJAX']:.2g} than FedJAX"

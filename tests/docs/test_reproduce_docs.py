@@ -42,12 +42,7 @@ def run_by_hand(curve, path):
     """Run seed 0 of a curve through ``fedpaq run`` and return its history."""
     setting = curve.settings.setting
     arguments = ["run", curve.settings.problem, "--no-compare", "--seed", "0", "--output", str(path)]
-    arguments += [
-        "--clients-per-round",
-        str(setting.clients_per_round),
-        "--local-steps",
-        str(setting.local_steps),
-    ]
+    arguments += ["--clients-per-round", str(setting.clients_per_round), "--local-steps", str(setting.local_steps)]
     arguments += ["--quantizer", setting.quantizer, "--step-size", str(curve.step_size)]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output

@@ -39,14 +39,10 @@ def test_every_pinned_package_has_a_name_and_a_version(audit):
     assert len(lines) == len(found)
 
 
-def test_a_version_that_is_not_the_pinned_one_is_named_and_absent_packages_are_not(
-    audit, tmp_path, monkeypatch
-):
+def test_a_version_that_is_not_the_pinned_one_is_named_and_absent_packages_are_not(audit, tmp_path, monkeypatch):
     constraints = tmp_path / "constraints.txt"
     torch = importlib.metadata.version("torch").partition("+")[0]  # 2.13.0+cpu is a build of 2.13.0
-    constraints.write_text(
-        f"# why\ntorch=={torch}\nnumpy=={np.__version__}\nrich==0.0.1\nno-such-package==1.0\n"
-    )
+    constraints.write_text(f"# why\ntorch=={torch}\nnumpy=={np.__version__}\nrich==0.0.1\nno-such-package==1.0\n")
     monkeypatch.setattr(audit, "CONSTRAINTS", constraints)
     assert list(audit.pinned()) == ["torch", "numpy", "rich", "no-such-package"]
     (different,) = audit.differences()
@@ -119,9 +115,7 @@ def docs_script():
 
 
 def page_of(*names):
-    return "".join(
-        f"# {name}\n<!-- begin {name} -->\nold\n<!-- end {name} -->\nkept {name}\n" for name in names
-    )
+    return "".join(f"# {name}\n<!-- begin {name} -->\nold\n<!-- end {name} -->\nkept {name}\n" for name in names)
 
 
 def test_only_what_stands_between_markers_is_replaced_and_twice_is_once(docs_script):

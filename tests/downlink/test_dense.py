@@ -30,9 +30,7 @@ def test_a_step_beyond_float32_is_infinite_without_a_warning():
 def test_downloads_are_recorded_and_any_downlink_can_take_its_place(logistic, config):
     dense = fedpaq.train(logistic, config)
     each = codec.raw_bytes(logistic.dimension) * config.clients_per_round
-    assert [record.download_bytes for record in dense.records] == [
-        each * k for k in range(config.num_rounds + 1)
-    ]
+    assert [record.download_bytes for record in dense.records] == [each * k for k in range(config.num_rounds + 1)]
 
     class Nothing(Dense):
         """Sends nothing and moves nothing."""

@@ -14,8 +14,7 @@ ALL = list(FIGURES.values())
 def judged(figure, factor_of):
     """Judge a figure whose curves shrink the loss by ``factor_of(setting)`` a round."""
     curves = {
-        setting: planted(setting, factor_of(setting), noise=1e-3, problem=figure.problem)
-        for setting in figure.settings
+        setting: planted(setting, factor_of(setting), noise=1e-3, problem=figure.problem) for setting in figure.settings
     }
     return {entry["claim"]: entry for entry in judge(figure, curves)}
 

@@ -58,9 +58,7 @@ def test_time_to_a_level_is_that_of_the_first_round_at_or_below_it(accounting):
     curve = planted(PaperSetting(1, 5, 10), 0.7, noise=0.2)
     seconds = curve.axis("seconds", accounting, COST)
     for level in (1.5, 0.8, 0.3):
-        expected = [
-            next(seconds[seed, k] for k in range(11) if curve.loss[seed, k] <= level) for seed in range(5)
-        ]
+        expected = [next(seconds[seed, k] for k in range(11) if curve.loss[seed, k] <= level) for seed in range(5)]
         np.testing.assert_array_equal(judging.time_to(curve, level, accounting, COST), expected)
 
 
@@ -71,19 +69,13 @@ def test_the_lowest_level_is_reached_by_all():
 
 
 def test_a_planted_factor_of_two_in_speed_is_found():
-    slow, fast = (
-        planted(PaperSetting(1, 5, 1), 0.98, noise=1e-4),
-        planted(PaperSetting(1, 5, 1), 0.98**2, noise=1e-4),
-    )
+    slow, fast = (planted(PaperSetting(1, 5, 1), 0.98, noise=1e-4), planted(PaperSetting(1, 5, 1), 0.98**2, noise=1e-4))
     (found,) = judging.mean_time(fast, slow, ("fast", "slow"), "payload", COST)
     assert found.low < 2 < found.high or abs(found.value - 2) < 0.05  # a round is the finest time there is
 
 
 def test_losses_and_total_times_compare_the_last_round():
-    first, second = (
-        planted(PaperSetting(1, 5, 10), 0.8, noise=0),
-        planted(PaperSetting(1, 10, 10), 0.9, noise=0),
-    )
+    first, second = (planted(PaperSetting(1, 5, 10), 0.8, noise=0), planted(PaperSetting(1, 10, 10), 0.9, noise=0))
     (loss,) = judging.final_loss(first, second, ("a", "b"))
     assert loss.value == pytest.approx((0.9 / 0.8) ** 10) and loss.low == pytest.approx(loss.high)
     (total,) = judging.total_time(first, second, ("a", "b"), "payload", COST)
@@ -163,9 +155,7 @@ def test_times_at_levels_equal_a_walk_through_the_rounds(pair, accounting, curve
     ratios = judging.times_at_levels(first, second, pair, accounting, model)
     levels = judging.common_levels(first, second)
     for level, found in zip(levels, ratios, strict=True):
-        times = [
-            [time_by_loop(c, seed, level, accounting, model) for seed in range(5)] for c in (first, second)
-        ]
+        times = [[time_by_loop(c, seed, level, accounting, model) for seed in range(5)] for c in (first, second)]
         expected = math.exp(sum(math.log(b / a) for a, b in zip(*times, strict=True)) / 5)
         assert found.value == pytest.approx(expected)
         assert f"time of {pair[1]} / {pair[0]} to loss {level:.3g}" == found.what

@@ -68,9 +68,7 @@ def test_a_curve_read_back_is_the_curve_that_was_stored(tmp_path):
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda t: t[:-30], lambda t: t.replace('"loss"', '"lost"', 1), lambda t: ""]
-)
+@pytest.mark.parametrize("damage", [lambda t: t[:-30], lambda t: t.replace('"loss"', '"lost"', 1), lambda t: ""])
 def test_a_damaged_curve_counts_as_absent(tmp_path, damage):
     wanted = curve_settings(SMALL)[0]
     output = Output(tmp_path)

@@ -67,10 +67,7 @@ def test_ticks_lie_inside_the_axis_in_order_and_are_few(low, ratio):
 @given(st.floats(0.5, 0.99), st.floats(0.0, 0.2))
 @settings(max_examples=25, deadline=None)
 def test_the_loss_axis_holds_every_band_with_a_little_air(factor, noise):
-    pair = [
-        planted(PaperSetting(1, 5, 10), factor, noise=noise),
-        planted(PaperSetting(1, 5, 50), factor, noise=noise),
-    ]
+    pair = [planted(PaperSetting(1, 5, 10), factor, noise=noise), planted(PaperSetting(1, 5, 50), factor, noise=noise)]
     low, high = loss_range(pair)
     lowest = min(float((curve.loss / 2.0)[:, 1:].min()) for curve in pair)
     highest = max(float((curve.loss / 2.0)[:, 1:].max()) for curve in pair)

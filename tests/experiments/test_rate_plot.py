@@ -14,8 +14,7 @@ from small_figure import planted
 @pytest.fixture(scope="module")
 def results():
     return [
-        (plot, {setting: planted(setting, 0.9, noise=0.05) for setting in plot.settings})
-        for plot in PLOTS.values()
+        (plot, {setting: planted(setting, 0.9, noise=0.05) for setting in plot.settings}) for plot in PLOTS.values()
     ]
 
 

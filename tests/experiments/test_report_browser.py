@@ -38,12 +38,8 @@ def page(browser, page_path):
     opened = context.new_page()
     opened.complaints = []
     opened.on("pageerror", lambda error: opened.complaints.append(str(error)))
-    opened.on(
-        "console", lambda message: opened.complaints.append(message.text) if message.type == "error" else None
-    )
-    opened.on(
-        "request", lambda request: opened.complaints.append(request.url) if "file:" not in request.url else None
-    )
+    opened.on("console", lambda message: opened.complaints.append(message.text) if message.type == "error" else None)
+    opened.on("request", lambda request: opened.complaints.append(request.url) if "file:" not in request.url else None)
     opened.goto(page_path.as_uri())
     opened.wait_for_selector("#mnist-methods .legend")
     yield opened

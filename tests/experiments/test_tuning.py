@@ -29,9 +29,7 @@ def exhaustive(problem, chosen, step_sizes):
     for eta in step_sizes:
         losses = []
         for seed in chosen.tuning_seeds:
-            config = fedpaq.FedPAQConfig(
-                clients_per_round=5, local_steps=10, total_steps=100, step_size=eta, seed=seed
-            )
+            config = fedpaq.FedPAQConfig(clients_per_round=5, local_steps=10, total_steps=100, step_size=eta, seed=seed)
             (history,) = fedpaq.sweep(scout, [config])
             diverged = history.diverged is not None
             losses.append(math.inf if diverged else sum(r.loss for r in history.records[1:]) / 10)

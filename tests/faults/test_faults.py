@@ -25,21 +25,12 @@ from small_problems import make_problem
 HERE = Path(__file__).parent
 SOURCE = Path(fedpaq.__file__).parent
 ONE_THREAD = {"NUMBA_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # tests share the cores
-ENVIRONMENT = {
-    **os.environ,
-    **ONE_THREAD,
-    "PYTHONPATH": os.pathsep.join([str(SOURCE.parent), str(HERE.parent)]),
-}
+ENVIRONMENT = {**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join([str(SOURCE.parent), str(HERE.parent)])}
 
 
 def python(*arguments, **options):
     return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        **options,
+        [sys.executable, *map(str, arguments)], env=ENVIRONMENT, capture_output=True, text=True, timeout=300, **options
     )
 
 
@@ -224,8 +215,7 @@ def test_many_processes_racing_for_one_lock_hold_it_one_at_a_time(tmp_path):
         "    except CheckpointError:\n        pass\n"
     )
     racers = [
-        subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "run.ckpt")], env=ENVIRONMENT)
-        for _ in range(4)
+        subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "run.ckpt")], env=ENVIRONMENT) for _ in range(4)
     ]
     assert [racer.wait(timeout=120) for racer in racers] == [0, 0, 0, 0]
     assert names(tmp_path) == []
@@ -236,9 +226,7 @@ def test_a_clock_that_jumps_changes_nothing(monkeypatch, tmp_path, logistic, con
     jumps = random.Random(0)
     for name in ("time", "monotonic", "perf_counter"):
         monkeypatch.setattr(time, name, lambda: jumps.uniform(-1e9, 1e10))
-    wild = fedpaq.train(
-        logistic, config, quantizer=fedpaq.LowPrecision(levels=1), checkpoint=tmp_path / "run.ckpt"
-    )
+    wild = fedpaq.train(logistic, config, quantizer=fedpaq.LowPrecision(levels=1), checkpoint=tmp_path / "run.ckpt")
     assert wild.to_json() == calm.to_json()
 
 
@@ -281,8 +269,7 @@ def test_a_saved_history_is_whole_or_absent_under_a_file_size_limit(tmp_path):
     import resource
 
     history = fedpaq.train(
-        make_problem("mlp"),
-        fedpaq.FedPAQConfig(clients_per_round=2, local_steps=1, total_steps=2, step_size=0.1),
+        make_problem("mlp"), fedpaq.FedPAQConfig(clients_per_round=2, local_steps=1, total_steps=2, step_size=0.1)
     )
     (tmp_path / "run.json").write_text("old")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -304,6 +291,5 @@ def test_the_lock_goes_with_the_run_even_when_it_fails(tmp_path, logistic, confi
     with hold(tmp_path / "run.ckpt"):
         pass
     assert np.array_equal(
-        fedpaq.train(logistic, config, checkpoint=tmp_path / "run.ckpt").params,
-        fedpaq.train(logistic, config).params,
+        fedpaq.train(logistic, config, checkpoint=tmp_path / "run.ckpt").params, fedpaq.train(logistic, config).params
     )

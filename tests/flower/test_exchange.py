@@ -38,9 +38,7 @@ def test_a_reply_that_comes_later_is_still_gathered():
     assert len(exchange.ask(grid, [who_are_you(1000)], 60.0)) == 1
 
 
-@pytest.mark.parametrize(
-    "error", [httpx.ConnectError("gone"), ConnectionResetError("gone"), TimeoutError("gone")]
-)
+@pytest.mark.parametrize("error", [httpx.ConnectError("gone"), ConnectionResetError("gone"), TimeoutError("gone")])
 def test_a_lost_connection_is_not_taken_for_a_bad_reply(error):
     grid = quantizing(1)
 

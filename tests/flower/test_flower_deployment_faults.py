@@ -60,9 +60,7 @@ def run_faulty(deployment, name, faults, **settings):
     """Run the faulty app and return its log, final params and history."""
     folder = deployment.folder
     text = ";".join(f"{round}/{client}/{kind}" for (round, client), kind in faults.items())
-    log = deployment.run(
-        HERE / "apps" / "faulty", name=name, faults=text, folder=str(folder), timeout=400, **settings
-    )
+    log = deployment.run(HERE / "apps" / "faulty", name=name, faults=text, folder=str(folder), timeout=400, **settings)
     assert (folder / f"{name}.npz").exists(), log
     return log, *read_result(folder / f"{name}.npz")
 

@@ -29,9 +29,7 @@ def example(monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["low-precision:1", "rotated:payload_bytes=40", "random-sparse:0.1", "none"])
-def test_the_example_leaves_what_the_simulator_would_with_any_quantizer(
-    text, example, tmp_path, capsys, monkeypatch
-):
+def test_the_example_leaves_what_the_simulator_would_with_any_quantizer(text, example, tmp_path, capsys, monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLE.parent / "random-sparse"))
     monkeypatch.setitem(QUANTIZERS, "random-sparse", importlib.import_module("random_sparse").RandomSparse)
     run_config = {"num-clients": 3, "clients-per-round": 2, "num-rounds": 2, "seed": 5, "local-steps": 2}

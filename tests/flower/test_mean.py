@@ -47,10 +47,7 @@ def test_the_model_moves_by_the_mean_of_what_the_payloads_decode_to(levels):
 
 
 def test_a_robust_aggregation_of_equals_is_the_plain_mean():
-    items = [
-        Upload(client, Key(seed=0, client=client), payload(update(5)), b"", MetricRecord())
-        for client in range(3)
-    ]
+    items = [Upload(client, Key(seed=0, client=client), payload(update(5)), b"", MetricRecord()) for client in range(3)]
     plain, robust = RoundMean(LAYOUT), RoundMean(LAYOUT, ClippedMean(max_norm=1e9))
     for item in items:
         plain.add(item)
@@ -93,8 +90,6 @@ def test_exact_floats_are_averaged_and_integers_are_the_first_s():
 
 def test_a_step_beyond_float32_is_an_error_that_says_what_to_do():
     mean = RoundMean(Layout.of(record(w=np.zeros(2, np.float32))))
-    mean.add(
-        Upload(0, Key(seed=0, client=0), codec.encode(RawMessage(np.float32([3e38, 0]))), b"", MetricRecord())
-    )
+    mean.add(Upload(0, Key(seed=0, client=0), codec.encode(RawMessage(np.float32([3e38, 0]))), b"", MetricRecord()))
     with pytest.raises(DivergedError, match="lower the step size of the clients, or set max_update_norm"):
         mean.apply(np.float32([3e38, 0]))

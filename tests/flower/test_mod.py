@@ -25,9 +25,7 @@ def train_message(arrays, *, seed=0, round=0, client=0):
     packed = protocol.bytes_array(protocol.PACKED, layout.pack(layout.read(arrays)))
     from flwr.app import ArrayRecord
 
-    asked = protocol.question(
-        protocol.TRAIN, seed=str(seed), round=round, client=client, layout=layout.to_json()
-    )
+    asked = protocol.question(protocol.TRAIN, seed=str(seed), round=round, client=client, layout=layout.to_json())
     content = RecordDict({"arrays": ArrayRecord({protocol.PACKED: packed}), protocol.RECORD: asked})
     return Message(content, 1, "train")
 
@@ -47,9 +45,7 @@ def test_the_reply_holds_the_payload_of_the_quantized_update(rng):
         return Message(RecordDict({"arrays": record(w=after)}), reply_to=message)
 
     reply = app(train_message(record(w=before), seed=2**64 - 1, round=4, client=9), context())
-    message = fedpaq.LowPrecision(3, 16).quantize(
-        after - before, key=fedpaq.Key(seed=2**64 - 1, round=4, client=9)
-    )
+    message = fedpaq.LowPrecision(3, 16).quantize(after - before, key=fedpaq.Key(seed=2**64 - 1, round=4, client=9))
     assert payload_of(reply) == codec.encode(message)
 
 

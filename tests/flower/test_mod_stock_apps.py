@@ -28,9 +28,7 @@ def make_net(batch_norm):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         norm = [nn.BatchNorm2d(6)] if batch_norm else []
-        return nn.Sequential(
-            nn.Conv2d(1, 6, 3), *norm, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(54, 3)
-        )
+        return nn.Sequential(nn.Conv2d(1, 6, 3), *norm, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(54, 3))
 
 
 def load_data(partition_id):
@@ -84,9 +82,7 @@ def test_the_pytorch_quickstart_learns_with_two_changed_lines(batch_norm):
     grid = InProcessGrid(make_client(batch_norm), CLIENTS)
     arrays = ArrayRecord(make_net(batch_norm).state_dict())
     strategy = FedPAQ(clients_per_round=CLIENTS, fraction_evaluate=1.0)  # the second
-    result = strategy.start(
-        grid=grid, initial_arrays=arrays, train_config=ConfigRecord({"lr": 0.1}), num_rounds=12
-    )
+    result = strategy.start(grid=grid, initial_arrays=arrays, train_config=ConfigRecord({"lr": 0.1}), num_rounds=12)
     assert len(result.train_metrics_clientapp) == 12
     assert result.evaluate_metrics_clientapp[12]["eval_acc"] > 0.9  # chance: 1/3
     assert result.evaluate_metrics_clientapp[12]["eval_loss"] < 0.5

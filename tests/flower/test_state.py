@@ -102,10 +102,7 @@ def test_a_resumed_run_keeps_its_identity(tmp_path):
 
 def test_a_changed_config_is_refused_by_name_rather_than_ignored(tmp_path):
     settings = {"clients_per_round": 1, "fraction_evaluate": 0.0, "checkpoint": tmp_path / "state"}
-    start, given = (
-        record(w=np.zeros(9, np.float32)),
-        ConfigRecord({"lr": 0.4, "tag": b"a", "nan": float("nan")}),
-    )
+    start, given = (record(w=np.zeros(9, np.float32)), ConfigRecord({"lr": 0.4, "tag": b"a", "nan": float("nan")}))
     FedPAQ(**settings).start(quantizing(1), start, num_rounds=1, train_config=given)
     FedPAQ(**settings).start(quantizing(1), start, num_rounds=2, train_config=given)  # now with server-round
     other = ConfigRecord({**given, "lr": 0.1})

@@ -36,9 +36,7 @@ def test_a_deployment_makes_the_simulator_s_messages_and_params(problem, config)
         return reply
 
     grid = InProcessGrid(problem_app(problem, config, keep, levels=levels), problem.num_clients)
-    strategy = FedPAQ(
-        clients_per_round=config.clients_per_round, num_clients=problem.num_clients, seed=config.seed
-    )
+    strategy = FedPAQ(clients_per_round=config.clients_per_round, num_clients=problem.num_clients, seed=config.seed)
     strategy.fraction_evaluate = 0.0
     result = strategy.start(grid, record(params=problem.initial_params), num_rounds=config.num_rounds)
 
@@ -80,9 +78,7 @@ def test_rotated_uploads_are_held_to_the_norm(demanded):
     """Client i moves by 0.1 (i + 1) sqrt(20,000), and q at half a bit is 2.1: 2.5 norms are the most."""
     grid = InProcessGrid(drifting_app(quantize_mod(quantizer="rotated:0.5")), 12)
     most = 0.2 * np.sqrt(20_000)
-    strategy = FedPAQ(
-        clients_per_round=12, quantizer=demanded, max_update_norm=float(most), fraction_evaluate=0.0
-    )
+    strategy = FedPAQ(clients_per_round=12, quantizer=demanded, max_update_norm=float(most), fraction_evaluate=0.0)
     strategy.start(grid, vector(20_000), num_rounds=1)
     assert {0, 1} <= set(strategy.history[0].counted)
     assert {6, 7, 8, 9, 10, 11} <= set(strategy.history[0].rejected)
@@ -99,11 +95,7 @@ def test_the_draw_is_the_simulator_s_over_client_numbers():
 
 
 def test_exact_arrays_are_averaged_or_taken_from_the_first():
-    model = record(
-        w=np.zeros(5, np.float32),
-        running_var=np.ones(2, np.float64),
-        num_batches_tracked=np.array(10),
-    )
+    model = record(w=np.zeros(5, np.float32), running_var=np.ones(2, np.float64), num_batches_tracked=np.array(10))
     grid = InProcessGrid(drifting_app(quantize_mod(levels=1)), 3)
     strategy = FedPAQ(clients_per_round=3, fraction_evaluate=0.0)
     arrays = strategy.start(grid, model, num_rounds=1).arrays
@@ -277,9 +269,7 @@ def test_a_small_norm_cannot_hide_a_large_step(levels):
         lie = fedpaq.quantizers.RawMessage(np.ones(dimension, np.float32))
     grid = InProcessGrid(drifting_app(quantize_mod(levels=levels)), 2)
     honest = record(w=np.zeros(dimension, np.float32))
-    grid.meddle = lambda client, reply: (
-        forged(reply, codec.encode(lie)) if client == 1 and payload_of(reply) else reply
-    )
+    grid.meddle = lambda client, reply: forged(reply, codec.encode(lie)) if client == 1 and payload_of(reply) else reply
     strategy = FedPAQ(clients_per_round=2, max_update_norm=10.1, fraction_evaluate=0.0)
     strategy.start(grid, honest, num_rounds=1)
     assert strategy.history[0].counted == [0]
@@ -343,9 +333,7 @@ def test_the_modelled_time_is_the_simulator_s(logistic, config):
     )
     strategy.start(grid, record(params=logistic.initial_params), num_rounds=config.num_rounds)
     modelled = sum(found.metrics["fedpaq-modelled-seconds"] for found in strategy.history)
-    expected = fedpaq.train(
-        logistic, config, quantizer=LowPrecision(1), cost_model=cost_model, executor="sequential"
-    )
+    expected = fedpaq.train(logistic, config, quantizer=LowPrecision(1), cost_model=cost_model, executor="sequential")
     assert modelled == pytest.approx(expected.final.seconds, rel=1e-12)
 
 

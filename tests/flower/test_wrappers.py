@@ -143,9 +143,7 @@ def test_the_wrong_order_of_mods_is_named(mod):
 def test_server_side_clipping_is_refused_before_any_work():
     grid = quantizing(2)
     wrapper = DifferentialPrivacyServerSideFixedClipping(FedPAQ(clients_per_round=2), 1.0, 1.0, 2)
-    with pytest.raises(
-        ConfigError, match="server-side clipping cannot read; use DifferentialPrivacyClientSide"
-    ):
+    with pytest.raises(ConfigError, match="server-side clipping cannot read; use DifferentialPrivacyClientSide"):
         wrapper.start(grid, vector(), num_rounds=1)
     assert grid.sent == []
 

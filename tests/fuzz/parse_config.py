@@ -85,13 +85,7 @@ def main() -> None:
     import atheris
     from tests.fuzz.cpu_time import within_a_second
 
-    included = [
-        "fedpaq.config",
-        "fedpaq.cost_model",
-        "fedpaq.cli",
-        "fedpaq.server.aggregation",
-        "fedpaq.errors",
-    ]
+    included = ["fedpaq.config", "fedpaq.cost_model", "fedpaq.cli", "fedpaq.server.aggregation", "fedpaq.errors"]
     with atheris.instrument_imports(include=included):
         pass
     check(b"{}")  # what is imported or compiled at first use is no hang

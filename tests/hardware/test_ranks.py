@@ -60,9 +60,7 @@ def by_hand(job, folder, size=2):
         for rank in range(size)
     ]
     started = [
-        subprocess.Popen(
-            [sys.executable, str(JOB), job, str(folder)], env=env, stderr=subprocess.PIPE, text=True
-        )
+        subprocess.Popen([sys.executable, str(JOB), job, str(folder)], env=env, stderr=subprocess.PIPE, text=True)
         for env in each
     ]
     try:

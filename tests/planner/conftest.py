@@ -11,9 +11,7 @@ from small_plans import COST
 
 @pytest.fixture(scope="module")
 def problem():
-    return fedpaq.problems.synthetic_logistic(
-        num_clients=8, samples_per_client=20, dimension=6, regularization=0.01
-    )
+    return fedpaq.problems.synthetic_logistic(num_clients=8, samples_per_client=20, dimension=6, regularization=0.01)
 
 
 @pytest.fixture(scope="module")

@@ -77,9 +77,7 @@ def test_a_stricter_target_takes_longer():
     assert strict.rounds > loose.rounds
 
 
-@pytest.mark.parametrize(
-    ("change", "message"), [({"start": 0.0}, "start=0"), ({"dimension": 0}, "dimension=0")]
-)
+@pytest.mark.parametrize(("change", "message"), [({"start": 0.0}, "start=0"), ({"dimension": 0}, "dimension=0")])
 def test_impossible_inputs_is_refused(change, message):
     with pytest.raises(ConfigError, match=message):
         replace(KNOWN, **change)
@@ -128,9 +126,7 @@ def test_guarantees_are_sorted_and_cost_their_rounds():
             50, guarantee.setting.levels or None, accounting="elias"
         )
         each = (
-            PAID.expected_computation_seconds(
-                guarantee.setting.clients_per_round, guarantee.setting.local_steps * 5
-            )
+            PAID.expected_computation_seconds(guarantee.setting.clients_per_round, guarantee.setting.local_steps * 5)
             + bits / 100.0
         )
         assert guarantee.seconds == pytest.approx(guarantee.rounds * each)

@@ -24,13 +24,9 @@ def test_a_pilot_is_a_sweep_that_can_be_paused(problem):
     for candidate, runs in zip(pilot.candidates, (histories[:2], histories[2:]), strict=True):
         # All 160 samples are watched, so the losses are those of the histories up to summation order.
         for k in range(6):
-            assert candidate.losses[k] == pytest.approx(
-                np.mean([run.records[k].loss for run in runs]), rel=1e-6
-            )
+            assert candidate.losses[k] == pytest.approx(np.mean([run.records[k].loss for run in runs]), rel=1e-6)
             uploaded = max(run.records[k].payload_bytes for run in runs)
-            computing = k * COST.expected_computation_seconds(
-                setting.clients_per_round, setting.local_steps * 5
-            )
+            computing = k * COST.expected_computation_seconds(setting.clients_per_round, setting.local_steps * 5)
             uploading = COST.communication_seconds(8 * uploaded, 6)
             assert candidate.seconds[k] == pytest.approx(computing + uploading)
     assert pilot.gradient_steps == 4 * 5 * 2 * 4

@@ -26,9 +26,7 @@ def test_the_rows_of_a_map_are_named_by_quantizer_where_levels_do_not_name_them(
     from matplotlib.figure import Figure
 
     quantizers = [LowPrecision(2, bucket_size=4), Identity()]
-    space = SearchSpace(
-        local_steps=(1, 4), clients_per_round=(4,), quantizers=quantizers, step_sizes=(0.5, 1.0)
-    )
+    space = SearchSpace(local_steps=(1, 4), clients_per_round=(4,), quantizers=quantizers, step_sizes=(0.5, 1.0))
     found = plan(problem, target_loss=0.56, cost_model=COST, batch_size=5, space=space, compare=False)
     times = dict.fromkeys([RoundSetting(tau, 4, q) for tau in (1, 4) for q in quantizers], found.pick.seconds)
     panel = Figure().subplots()

@@ -77,9 +77,7 @@ def test_ranking_keeps_the_better_half_and_those_without_a_round(count):
     rank([pilot, waiting], 1.0)
     kept = max(FEWEST, math.ceil((count + 1) / 2))
     # The waiting one, with the loss before training, 1.0, takes the third place.
-    assert [candidate.step_size for candidate in pilot.alive] == [
-        float(i) for i in range(count) if i < kept - 1
-    ]
+    assert [candidate.step_size for candidate in pilot.alive] == [float(i) for i in range(count) if i < kept - 1]
     assert waiting.alive
 
 
@@ -106,9 +104,7 @@ class Scripted:
                 candidate.losses.append(script[min(self.plays, len(script) - 1)])
                 candidate.seconds.append(self.pace * self.plays)
                 if candidate.loss == 0:
-                    candidate.finish = Finish(
-                        (self.plays,), (1.0,), candidate.seconds[-1], candidate.seconds[-1]
-                    )
+                    candidate.finish = Finish((self.plays,), (1.0,), candidate.seconds[-1], candidate.seconds[-1])
 
 
 def test_a_race_returns_the_finished_by_their_slowest_seed():

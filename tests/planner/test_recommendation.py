@@ -65,9 +65,7 @@ class Halves:
 
 
 def test_any_quantizer_can_be_planned_with(problem):
-    space = SearchSpace(
-        local_steps=(4,), clients_per_round=(8,), quantizers=(Halves(3), "none"), step_sizes=(0.5, 1.0)
-    )
+    space = SearchSpace(local_steps=(4,), clients_per_round=(8,), quantizers=(Halves(3), "none"), step_sizes=(0.5, 1.0))
     found = plan(problem, target_loss=0.56, cost_model=COST, batch_size=5, space=space)
     assert found.quantizer == Halves(3)  # at this ratio smaller uploads win
     assert found.to_dict()["pick"]["setting"] == {
@@ -105,9 +103,7 @@ def test_a_plan_is_the_config_it_recommends_and_json():
     assert (config.num_rounds, config.local_steps, config.clients_per_round) == (8, 5, 2)  # 7.2 rounded up
     assert (config.batch_size, config.step_size, config.seed) == (4, 0.25, 6)
     values = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    assert values["fedavg"] is None and values["pick"] == values["qsgd"] == json.loads(
-        json.dumps(choice.to_dict())
-    )
+    assert values["fedavg"] is None and values["pick"] == values["qsgd"] == json.loads(json.dumps(choice.to_dict()))
     assert values["cost_model"]["bandwidth"] == 100.0 and values["gradient_steps"] == 11
 
 

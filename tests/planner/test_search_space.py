@@ -46,19 +46,13 @@ def test_quantizers_are_given_as_objects_as_texts_or_by_their_levels():
     ("quantizers", "levels", "why"),
     [
         ((), (), r"quantizers=\[\] is empty"),
-        (
-            ("low-precision:4",),
-            (4,),
-            r"quantizers=\['low-precision:4', 'low-precision:4'\] is empty or repeats",
-        ),
+        (("low-precision:4",), (4,), r"quantizers=\['low-precision:4', 'low-precision:4'\] is empty or repeats"),
         (("low-precison:4",), (), "did you mean 'low-precision'"),
     ],
 )
 def test_missing_repeated_and_unknown_quantizers_are_refused(quantizers, levels, why):
     with pytest.raises(ConfigError, match=why):
-        SearchSpace(
-            local_steps=(1,), clients_per_round=(2,), quantizers=quantizers, levels=levels, step_sizes=(0.1,)
-        )
+        SearchSpace(local_steps=(1,), clients_per_round=(2,), quantizers=quantizers, levels=levels, step_sizes=(0.1,))
 
 
 @QUICK

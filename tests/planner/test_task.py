@@ -62,9 +62,7 @@ def test_the_watched_target_belongs_to_the_loss_that_runs_report():
     task = unequal_task(3.0, watched_samples=8)
     numbers = np.linspace(0.0, 1.29, 100_001, dtype=np.float32)  # b on the way to the minimum
     targets = task.problem.targets.numpy().ravel()
-    reported = (
-        numbers[:, None] ** 2 - 2 * numbers[:, None] * targets.mean() + np.square(targets).mean()
-    ).ravel()
+    reported = (numbers[:, None] ** 2 - 2 * numbers[:, None] * targets.mean() + np.square(targets).mean()).ravel()
     there = numbers[np.argmax(reported <= 3.0)]
     assert task.problem.evaluate(np.array([there])).loss == pytest.approx(3.0, abs=1e-4)
     # Ten bisections of the descent's path of length 1.3 at most, on a slope of 5 at most.

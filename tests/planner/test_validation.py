@@ -61,10 +61,5 @@ def test_the_interval_of_a_choice_is_the_prediction_of_one_more_run():
 def test_a_choice_is_json_with_its_quantizer_by_text(task):
     candidate = Candidate(setting_of(4, 2, 3), 0.25, finish=Finish((3, 4), (50.0, 60.0), 9.0, 10.0))
     values = choice_of(task, candidate, range(2)).to_dict()
-    assert values["setting"] == {
-        "local_steps": 4,
-        "clients_per_round": 2,
-        "levels": 3,
-        "quantizer": "low-precision:3",
-    }
+    assert values["setting"] == {"local_steps": 4, "clients_per_round": 2, "levels": 3, "quantizer": "low-precision:3"}
     assert (values["rounds"], values["seconds"], values["upload_bytes"]) == (3.5, 9.0, 55.0)

@@ -53,10 +53,7 @@ def outputs_by_hand(widths, params, inputs):
 
 @QUICK
 @given(
-    st.lists(st.integers(1, 5), min_size=2, max_size=4),
-    st.integers(1, 3),
-    st.integers(1, 4),
-    st.integers(0, 2**32 - 1),
+    st.lists(st.integers(1, 5), min_size=2, max_size=4), st.integers(1, 3), st.integers(1, 4), st.integers(0, 2**32 - 1)
 )
 def test_outputs_of_many_params_are_those_of_sums_over_units(widths, runs, rows, seed):
     generator = np.random.default_rng(seed)
@@ -90,22 +87,10 @@ def test_layers_are_views_in_the_order_of_the_flat_vector():
 
 RECOGNISED = {
     "one layer": (nn.Linear(4, 3), functional.cross_entropy, LABELS, (4, 3), CROSS_ENTROPY),
-    "one layer in a Sequential": (
-        nn.Sequential(nn.Linear(4, 3)),
-        nn.CrossEntropyLoss(),
-        LABELS,
-        (4, 3),
-        CROSS_ENTROPY,
-    ),
+    "one layer in a Sequential": (nn.Sequential(nn.Linear(4, 3)), nn.CrossEntropyLoss(), LABELS, (4, 3), CROSS_ENTROPY),
     "two layers": (nn.Sequential(*layers()), functional.mse_loss, ONE_HOT, (4, 5, 3), SQUARED),
     "in place": (nn.Sequential(*layers(nn.ReLU(inplace=True))), nn.MSELoss(), ONE_HOT, (4, 5, 3), SQUARED),
-    "many logits": (
-        nn.Linear(4, 3),
-        functional.binary_cross_entropy_with_logits,
-        ONE_HOT,
-        (4, 3),
-        LOGISTIC,
-    ),
+    "many logits": (nn.Linear(4, 3), functional.binary_cross_entropy_with_logits, ONE_HOT, (4, 3), LOGISTIC),
     "logits by a module": (nn.Linear(4, 3), nn.BCEWithLogitsLoss(), ONE_HOT, (4, 3), LOGISTIC),
 }
 
@@ -177,8 +162,7 @@ def test_losses_with_settings_are_not_recognised(loss):
 
 
 @pytest.mark.parametrize(
-    "loss",
-    [nn.BCEWithLogitsLoss(pos_weight=torch.ones(3)), nn.BCEWithLogitsLoss(weight=torch.ones(3)), nn.L1Loss()],
+    "loss", [nn.BCEWithLogitsLoss(pos_weight=torch.ones(3)), nn.BCEWithLogitsLoss(weight=torch.ones(3)), nn.L1Loss()]
 )
 def test_losses_of_numbers_with_settings_are_not_recognised(loss):
     assert recognise(nn.Linear(4, 3), loss, INPUTS, ONE_HOT) is None
@@ -205,17 +189,11 @@ def test_inputs_of_another_form_are_not_recognised():
 
 def problem_of(model):
     return Problem(
-        model=model,
-        loss=functional.cross_entropy,
-        inputs=INPUTS,
-        targets=LABELS,
-        partition=iid(ROWS, 3, seed=2),
+        model=model, loss=functional.cross_entropy, inputs=INPUTS, targets=LABELS, partition=iid(ROWS, 3, seed=2)
     )
 
 
-@pytest.mark.parametrize(
-    "make", [pre_hooked, pruned, lambda: hooked("last")], ids=["pre-hook", "pruned", "hook"]
-)
+@pytest.mark.parametrize("make", [pre_hooked, pruned, lambda: hooked("last")], ids=["pre-hook", "pruned", "hook"])
 def test_a_model_with_hooks_trains_like_the_loop_of_autograd(make):
     config = fedpaq.FedPAQConfig(clients_per_round=3, local_steps=2, total_steps=4, batch_size=2, step_size=0.1)
     model = make()
@@ -264,8 +242,6 @@ def test_evaluating_on_some_samples_is_the_mean_over_them():
     flat = torch.from_numpy(problem.initial_params)
     outputs = problem.outputs(flat, INPUTS[some])
     assert scout.evaluate(flat).loss == pytest.approx(float(functional.cross_entropy(outputs, LABELS[some])))
-    assert scout.evaluate(flat).accuracy == pytest.approx(
-        float((outputs.argmax(1) == LABELS[some]).float().mean())
-    )
+    assert scout.evaluate(flat).accuracy == pytest.approx(float((outputs.argmax(1) == LABELS[some]).float().mean()))
     assert problem.evaluate(flat).loss != scout.evaluate(flat).loss
     assert scout.partition is problem.partition and scout.dimension == problem.dimension

@@ -134,9 +134,7 @@ def test_loading_leaves_torchs_generator_alone(data_dir):
 
 @pytest.mark.parametrize("partition", ["dirichlet", "by-label"])
 def test_uneven_partitions_are_uneven(partition):
-    problem = problems.load(
-        "mnist-logistic", num_clients=20, partition=partition, alpha=0.1, labels_per_client=1
-    )
+    problem = problems.load("mnist-logistic", num_clients=20, partition=partition, alpha=0.1, labels_per_client=1)
     ones = [float(problem.targets[problem.partition.samples_of(client)].mean()) for client in range(20)]
     even = problems.load("mnist-logistic", num_clients=20)
     expected = [float(even.targets[even.partition.samples_of(client)].mean()) for client in range(20)]
@@ -156,11 +154,7 @@ def test_the_environment_names_the_data_folder_unless_an_argument_does(data_dir,
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        (
-            "mnist-logistc",
-            {},
-            r"unknown problem 'mnist-logistc'; known: .* \(did you mean 'mnist-logistic'\?\)",
-        ),
+        ("mnist-logistc", {}, r"unknown problem 'mnist-logistc'; known: .* \(did you mean 'mnist-logistic'\?\)"),
         ("mnist-logistic", {"partition": "idd"}, r"unknown partition 'idd'; .* \(did you mean 'iid'\?\)"),
         ("mnist-logistic", {"num_clients": 0}, "num_clients=0 is out of range"),
         ("mnist-logistic", {"num_clients": 10_001}, "num_clients=10001 exceeds the 10000 samples"),
@@ -196,9 +190,7 @@ def test_a_file_with_too_few_samples_says_how_many_are_needed(data_dir):
 def test_importing_problems_loads_neither_rich_nor_pooch():
     code = "import sys, fedpaq.problems; print({'rich', 'pooch', 'requests', 'typer'} & set(sys.modules))"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
-    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert found.stdout.strip() == "set()"
 
 

@@ -142,15 +142,9 @@ def test_sizes_and_samples_of_agree():
         (lambda: dirichlet([[0, 1]], 1, alpha=1.0), r"targets.shape=\(1, 2\) is not one label per sample"),
         (lambda: dirichlet([0.5, 1.0], 1, alpha=1.0), "targets hold fractions or NaN, not labels"),
         (lambda: by_label([np.nan, 1.0], 1), "targets hold fractions or NaN, not labels"),
-        (
-            lambda: by_label([0, 1, 2], 2),
-            "labels_per_client=2 times num_clients=2 exceeds the 3 samples; .* at most 1",
-        ),
+        (lambda: by_label([0, 1, 2], 2), "labels_per_client=2 times num_clients=2 exceeds the 3 samples; .* at most 1"),
         (lambda: by_label([0, 1, 2], 2, labels_per_client=0), "labels_per_client=0 is out of range"),
-        (
-            lambda: Partition.from_lists([[0], [], [1]]),
-            "client=1 holds no samples; every client needs at least one",
-        ),
+        (lambda: Partition.from_lists([[0], [], [1]]), "client=1 holds no samples; every client needs at least one"),
         (lambda: Partition.from_lists([]), "do not cut 0 samples into clients"),
         (lambda: Partition.from_lists([[0], [0.5]]), r"client=1 holds .*0.5.*; sample numbers are integers"),
         (lambda: Partition(np.arange(3), np.array([0, 2])), "do not cut 3 samples into clients"),

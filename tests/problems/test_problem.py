@@ -119,9 +119,7 @@ def test_making_and_evaluating_draws_nothing_from_torchs_generator():
     model = nn.Sequential(nn.Linear(FEATURES, 5), nn.Dropout(0.5), nn.Linear(5, LABELS))
     inputs, targets = data()
     before = torch.random.get_rng_state()
-    problem = Problem(
-        model=model, loss=nn.CrossEntropyLoss(), inputs=inputs, targets=targets, partition=iid(N, 6)
-    )
+    problem = Problem(model=model, loss=nn.CrossEntropyLoss(), inputs=inputs, targets=targets, partition=iid(N, 6))
     first, second = problem.evaluate(problem.initial_params), problem.evaluate(problem.initial_params)
     assert torch.equal(torch.random.get_rng_state(), before)
     assert first == second and problem.draws_at_random and model.training

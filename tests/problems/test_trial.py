@@ -27,9 +27,7 @@ def test_a_single_logit_is_judged_by_its_sign(targets, loss):
 
 
 def test_regression_has_no_accuracy():
-    problem = make(
-        model=nn.Linear(FEATURES, 1), targets=np.linspace(0, 1, N)[:, None], loss=nn.functional.mse_loss
-    )
+    problem = make(model=nn.Linear(FEATURES, 1), targets=np.linspace(0, 1, N)[:, None], loss=nn.functional.mse_loss)
     assert problem.evaluate(problem.initial_params).accuracy is None
 
 
@@ -49,9 +47,7 @@ def test_other_inputs_become_float32(dtype):
 def test_read_only_and_reversed_arrays_are_taken_without_a_warning():
     inputs, targets = data()
     inputs.flags.writeable = False
-    assert torch.equal(
-        make(inputs=inputs[::-1], targets=targets[::-1]).inputs, torch.tensor(inputs[::-1].copy())
-    )
+    assert torch.equal(make(inputs=inputs[::-1], targets=targets[::-1]).inputs, torch.tensor(inputs[::-1].copy()))
     make(inputs=inputs)
 
 
@@ -91,10 +87,7 @@ def labels_with(value: int) -> np.ndarray:
         ({"model": nn.ReLU()}, "model has no trainable parameters"),
         ({"model": nn.Linear(3, LABELS)}, r"model failed on inputs of shape \(2, 6\) and type torch.float32"),
         ({"model": nan_model()}, "model has parameters that are NaN or infinity"),
-        (
-            {"model": Broken(lambda x: x.sum())},
-            r"model returned shape \(\) for 2 inputs; return a tensor with one row",
-        ),
+        ({"model": Broken(lambda x: x.sum())}, r"model returned shape \(\) for 2 inputs; return a tensor with one row"),
         ({"model": Broken(lambda x: (x, x))}, "model returned tuple for 2 inputs"),
         ({"partition": [[0, 1]]}, r"partition=\[\[0, 1\]\] is not a Partition"),
         ({"partition": iid(N + 1, 2)}, "partition names sample 60; choose 0..59"),
@@ -107,22 +100,13 @@ def labels_with(value: int) -> np.ndarray:
         ({"targets": data()[1][:-1]}, "inputs hold 60 samples but targets 59; they must match"),
         ({"inputs": np.zeros((0, FEATURES))}, r"inputs.shape=\(0, 6\) holds no samples"),
         ({"inputs": 3.0}, r"inputs.shape=\(\) holds no samples"),
-        (
-            {"inputs": [[1.0], [1.0, 2.0]]},
-            "inputs cannot become a tensor .*; pass numbers in a rectangular array",
-        ),
+        ({"inputs": [[1.0], [1.0, 2.0]]}, "inputs cannot become a tensor .*; pass numbers in a rectangular array"),
         ({"inputs": np.array([["a"]] * N)}, "inputs cannot become a tensor"),
         ({"inputs": data()[0].astype(complex)}, "inputs.dtype=torch.complex128 is complex"),
         ({"regularization": -1.0}, "regularization=-1.0 is not allowed; choose a finite number >= 0"),
-        (
-            {"loss": nn.functional.mse_loss},
-            r"loss failed on outputs of shape \(2, 4\) and targets of shape \(2,\)",
-        ),
+        ({"loss": nn.functional.mse_loss}, r"loss failed on outputs of shape \(2, 4\) and targets of shape \(2,\)"),
         ({"loss": nn.CrossEntropyLoss(reduction="none")}, "is not one finite number; return the mean"),
-        (
-            {"loss": nn.CrossEntropyLoss(reduction="sum")},
-            "counted twice; return the mean over the batch, not the sum",
-        ),
+        ({"loss": nn.CrossEntropyLoss(reduction="sum")}, "counted twice; return the mean over the batch, not the sum"),
         ({"loss": lambda o, t: torch.tensor(torch.nan)}, "is not one finite number"),
         ({"loss": lambda o, t: "high"}, "loss failed on outputs"),
     ],

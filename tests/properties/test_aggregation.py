@@ -17,17 +17,13 @@ from fedpaq.server.aggregation import AGGREGATIONS, ClippedMean, Mean, TrimmedMe
 
 SERVERS = [Mean(), ClippedMean(), ClippedMean(max_norm=3.0), TrimmedMean(trim=0.25)]
 BY_NAME = {"argnames": "server", "argvalues": SERVERS, "ids": lambda server: server.name}
-rows = arrays(
-    np.float32, st.tuples(st.integers(1, 8), st.integers(1, 4)), elements=st.floats(-1000, 1000, width=32)
-)
+rows = arrays(np.float32, st.tuples(st.integers(1, 8), st.integers(1, 4)), elements=st.floats(-1000, 1000, width=32))
 
 
 def combine(server, values, run_of=None, runs=1):
     """What the server makes of raw messages."""
     arrived = server.start(runs, values.shape[1])
-    arrived.add(
-        [RawMessage(row) for row in values], np.zeros(len(values), np.int64) if run_of is None else run_of
-    )
+    arrived.add([RawMessage(row) for row in values], np.zeros(len(values), np.int64) if run_of is None else run_of)
     return arrived.mean()
 
 
@@ -51,9 +47,7 @@ def test_opposite_updates_give_the_opposite(server, values):
         assert np.array_equal(opposite, expected)
 
 
-@pytest.mark.parametrize(
-    "server", [Mean(), ClippedMean(), TrimmedMean(trim=0.25)], ids=lambda server: server.name
-)
+@pytest.mark.parametrize("server", [Mean(), ClippedMean(), TrimmedMean(trim=0.25)], ids=lambda server: server.name)
 @given(values=rows, exponent=st.integers(-20, 20))
 @settings(max_examples=20, deadline=None)
 def test_servers_without_a_limit_of_their_own_follow_the_scale(server, values, exponent):

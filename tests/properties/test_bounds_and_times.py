@@ -150,8 +150,7 @@ def test_computing_takes_as_long_as_the_slowest_and_no_one_less_than_the_shift(s
     model = CostModel(bandwidth=1.0, shift=0.25, scale=4.0)
     clients, gradients = np.array(people), 3 + np.arange(len(people))
     alone = [
-        model.computation_seconds(seed, round, clients[i : i + 1], gradients[i : i + 1])
-        for i in range(len(people))
+        model.computation_seconds(seed, round, clients[i : i + 1], gradients[i : i + 1]) for i in range(len(people))
     ]
     assert model.computation_seconds(seed, round, clients, gradients) == max(alone)
     assert all(seconds >= 0.25 * count for seconds, count in zip(alone, gradients, strict=True))
@@ -172,10 +171,7 @@ def test_twice_the_gradients_take_twice_as_long():
 
 @pytest.mark.parametrize("accounting", ACCOUNTINGS)
 def test_a_cost_model_survives_json(accounting):
-    for model in (
-        CostModel.from_ratio(7, accounting=accounting),
-        CostModel(bandwidth=3, accounting=accounting),
-    ):
+    for model in (CostModel.from_ratio(7, accounting=accounting), CostModel(bandwidth=3, accounting=accounting)):
         assert CostModel(**json.loads(json.dumps(model.to_dict()))) == model
 
 

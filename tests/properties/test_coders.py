@@ -119,9 +119,7 @@ def test_a_decoder_without_bytes_reads_zeros_and_refuses_a_zero_byte():
     for stream in (b"\0", b"\x80\0"):
         decoder = RangeDecoder(stream)
         decoder.code(32768)
-        with pytest.raises(
-            WireFormatError, match="does not end where its last symbol does; the payload is corrupt"
-        ):
+        with pytest.raises(WireFormatError, match="does not end where its last symbol does; the payload is corrupt"):
             decoder.finish()
 
 
@@ -229,9 +227,7 @@ def test_means_share_rows_by_quarter_octaves():
 def test_powers_by_squaring_are_powers():
     for share in (0.1, 0.5, 0.93):
         for exponent in range(5):
-            assert power(int(share * 2**32), exponent) / 2**32 == pytest.approx(
-                share ** (2**exponent), abs=1e-8
-            )
+            assert power(int(share * 2**32), exponent) / 2**32 == pytest.approx(share ** (2**exponent), abs=1e-8)
 
 
 def test_rare_integers_beyond_2_40_are_refused_by_both_decoders(monkeypatch):
@@ -246,8 +242,7 @@ def test_rare_integers_beyond_2_40_are_refused_by_both_decoders(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("levels", "width", "guess"),
-    [(1, 1, 1), (1, 2, 1), (1, 4, 0), (100, 100, 10), (32767, 1, 32767), (5, 10**12, 0)],
+    ("levels", "width", "guess"), [(1, 1, 1), (1, 2, 1), (1, 4, 0), (100, 100, 10), (32767, 1, 32767), (5, 10**12, 0)]
 )
 def test_the_first_guess_of_a_magnitude_is_s_over_sqrt_p(levels, width, guess):
     assert gap_code.expected_excess(levels, width) == guess

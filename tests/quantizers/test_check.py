@@ -109,10 +109,7 @@ class Boastful(HalfKept):
         (Moody(), "^quantizer 'mine' gives different messages for the same update and key$"),
         (OneKey(), "^quantizer 'mine' is biased on usual updates"),
         (Float32Norm(2), "gives non-finite estimates of huge updates$"),
-        (
-            Boastful(),
-            r"has variance .* \|\|x\|\|\^2 on usual updates of dimension=.*, above its variance_bound=0.5$",
-        ),
+        (Boastful(), r"has variance .* \|\|x\|\|\^2 on usual updates of dimension=.*, above its variance_bound=0.5$"),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
 )

@@ -44,9 +44,7 @@ def test_mean_and_variance_match_example_1(dimension, levels, rng):
     # Variance: its mean over trials against the exact sum, five standard errors.
     rounding = (norm * 1e-6) ** 2
     assert abs(squared.mean() - variance.sum()) < 5 * squared.std() / math.sqrt(trials) + rounding
-    assert squared.mean() <= quantizer.variance_bound(dimension) * norm**2 + 5 * squared.std() / math.sqrt(
-        trials
-    )
+    assert squared.mean() <= quantizer.variance_bound(dimension) * norm**2 + 5 * squared.std() / math.sqrt(trials)
 
 
 @pytest.mark.parametrize(
@@ -64,9 +62,7 @@ class Biased(LowPrecision):
         messages = []
         for row in rows:
             norm = np.float32(np.linalg.norm(row.astype(np.float64)))
-            signed = (
-                np.zeros(row.size, np.int8) if norm == 0 else np.rint(row / norm * self.levels).astype(np.int8)
-            )
+            signed = np.zeros(row.size, np.int8) if norm == 0 else np.rint(row / norm * self.levels).astype(np.int8)
             messages.append(QuantizedMessage(signed, np.array([norm], np.float32), self.levels))
         return messages
 
@@ -134,10 +130,7 @@ def test_a_batch_equals_one_by_one_and_ignores_chunking(rng):
     quantizer = LowPrecision(5)
     batch = list(quantizer.quantize_batch(updates, keys))
     assert batch == [quantizer.quantize(row, key=key) for row, key in zip(updates, keys, strict=True)]
-    assert batch == [
-        *quantizer.quantize_batch(updates[:4], keys[:4]),
-        *quantizer.quantize_batch(updates[4:], keys[4:]),
-    ]
+    assert batch == [*quantizer.quantize_batch(updates[:4], keys[:4]), *quantizer.quantize_batch(updates[4:], keys[4:])]
 
 
 def test_levels_do_not_depend_on_the_number_of_threads(rng):
@@ -205,10 +198,7 @@ def test_variance_bound_is_the_smaller_of_the_two_forms():
         (lambda: LowPrecision(40000), "levels=40000"),
         (lambda: LowPrecision(1.5), "levels=1.5 is not an integer"),
         (lambda: LowPrecision(1, 0), "bucket_size=0"),
-        (
-            lambda: LowPrecision(1).quantize(np.zeros((2, 2), np.float32), key=Key(seed=0)),
-            r"flatten it to \(p,\)",
-        ),
+        (lambda: LowPrecision(1).quantize(np.zeros((2, 2), np.float32), key=Key(seed=0)), r"flatten it to \(p,\)"),
         (lambda: LowPrecision(1).quantize(np.array(["a"]), key=Key(seed=0)), "not numeric"),
         (lambda: LowPrecision(1).quantize_batch(np.zeros((2, 2), np.float32), [Key(seed=0)]), "1 keys"),
     ],

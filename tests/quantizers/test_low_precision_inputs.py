@@ -58,9 +58,7 @@ def test_a_bound_needs_a_dimension(dimension):
 
 
 def test_the_bound_falls_with_levels_and_grows_with_the_dimension():
-    bounds = [
-        [LowPrecision(levels).variance_bound(p) for p in (1, 10, 1000, 10**6)] for levels in (1, 2, 9, 500)
-    ]
+    bounds = [[LowPrecision(levels).variance_bound(p) for p in (1, 10, 1000, 10**6)] for levels in (1, 2, 9, 500)]
     assert np.all(np.diff(bounds, axis=0) < 0) and np.all(np.diff(bounds, axis=1) > 0)
     # The two forms meet where s = sqrt(p).
     assert LowPrecision(10).variance_bound(100) == 1.0

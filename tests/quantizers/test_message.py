@@ -24,9 +24,7 @@ def quantized(draw):
     signed = draw(st.lists(st.integers(-levels, levels), min_size=dimension, max_size=dimension))
     count = num_buckets(dimension, bucket_size)
     norms = draw(st.lists(st.floats(0, 2.0**100, width=32), min_size=count, max_size=count))
-    return QuantizedMessage(
-        np.array(signed, level_dtype(levels)), np.array(norms, np.float32), levels, bucket_size
-    )
+    return QuantizedMessage(np.array(signed, level_dtype(levels)), np.array(norms, np.float32), levels, bucket_size)
 
 
 def meant(quantized_message):

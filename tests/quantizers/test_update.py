@@ -135,7 +135,5 @@ def test_numbers_that_are_not_finite_in_float32_are_refused_by_name(quantizer, b
         monkeypatch.setattr(compiled, "load", lambda name: None)
     update = np.ones(40)
     update[17] = bad
-    with pytest.raises(
-        NonFiniteUpdateError, match=r"update\[17\]=(nan|inf|-inf) of client=1 in round=2 is not"
-    ):
+    with pytest.raises(NonFiniteUpdateError, match=r"update\[17\]=(nan|inf|-inf) of client=1 in round=2 is not"):
         quantizer.quantize(update, key=KEY)

@@ -64,9 +64,7 @@ def moved_by_one_bit(values):
 DATA = {
     "one bit of an input": {"inputs": moved_by_one_bit(INPUTS)},
     "one target": {"targets": np.where(np.arange(8) == 5, 1, TARGETS)},
-    "two samples of two clients exchanged": {
-        "partition": Partition.from_lists([[0, 1], [2, 3], [4, 5], [6, 7]])
-    },
+    "two samples of two clients exchanged": {"partition": Partition.from_lists([[0, 1], [2, 3], [4, 5], [6, 7]])},
     "the initial weights": {"model": network(seed=1)},
 }
 
@@ -181,13 +179,7 @@ def test_plain_settings_are_themselves(value):
 
 
 def test_objects_are_told_by_type_name_and_plain_fields():
-    assert describe(Clipping()) == {
-        "type": "Clipping",
-        "name": "clipping",
-        "limit": 1.5,
-        "on": True,
-        "note": None,
-    }
+    assert describe(Clipping()) == {"type": "Clipping", "name": "clipping", "limit": 1.5, "on": True, "note": None}
     assert describe(LowPrecision(3))["levels"] == 3
     assert describe(LowPrecision(3)) != describe(LowPrecision(4)) != describe(Identity())
     assert describe(Clipping)["type"] == "type"  # a class is not its instance

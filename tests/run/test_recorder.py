@@ -34,9 +34,7 @@ def configs_of(runs=1, rounds=3, **changes):
 class Recorded:
     """A recorder with the settings and the state it works on."""
 
-    def __init__(
-        self, configs, *, problem=PROBLEM, quantizer=None, cost=COST, every=1, callback=None, ranks=None
-    ):
+    def __init__(self, configs, *, problem=PROBLEM, quantizer=None, cost=COST, every=1, callback=None, ranks=None):
         self.settings = RunSettings(
             problem=problem,
             configs=configs,
@@ -70,13 +68,7 @@ def test_a_record_by_hand():
     run.play(0.25, sent=(2,))
     (history,) = run.histories()
     first, second, third = history.records
-    assert (first.round, first.steps, first.payload_bytes, first.upload_bits, first.seconds) == (
-        0,
-        0,
-        0,
-        0,
-        0.0,
-    )
+    assert (first.round, first.steps, first.payload_bytes, first.upload_bits, first.seconds) == (0, 0, 0, 0, 0.0)
     assert (second.steps, third.steps, second.payload_bytes, third.payload_bytes) == (2, 4, 40, 42)
     assert (second.upload_bits, third.upload_bits) == (320, 336)
     computing = [COST.computation_seconds(0, k, np.array([0, 3]), np.array([10, 10])) for k in (0, 1)]
@@ -128,9 +120,7 @@ def test_an_impossible_rhythm_is_refused(every):
 
 def test_the_callback_sees_each_run_s_record_and_params():
     seen = []
-    run = Recorded(
-        configs_of(2), callback=lambda run, record, params: seen.append((run, record, params.copy()))
-    )
+    run = Recorded(configs_of(2), callback=lambda run, record, params: seen.append((run, record, params.copy())))
     run.play(0.5)
     assert [(run, record.round) for run, record, _ in seen] == [(0, 0), (1, 0), (0, 1), (1, 1)]
     assert [params.tolist() for *_, params in seen] == [[0.0] * 3] * 2 + [[0.5] * 3] * 2
@@ -157,9 +147,7 @@ def test_a_run_whose_params_are_not_finite_ends_and_the_others_go_on(value, ever
     first, second, third = run.histories()
     assert [len(history.records) for history in (first, second, third)] == [3, 1, 3]
     assert third.final.payload_bytes == 32 and first.final.payload_bytes == 11
-    assert first.diverged is None and second.diverged.startswith(
-        "round=1: the params or the loss are no longer"
-    )
+    assert first.diverged is None and second.diverged.startswith("round=1: the params or the loss are no longer")
     with pytest.raises(DivergedError, match="round=1"):
         second.raise_if_diverged()
     assert third.raise_if_diverged() is third

@@ -149,11 +149,7 @@ def test_a_damaged_newest_file_costs_one_round(logistic, config, path):
 
     with pytest.warns(UserWarning, match=r"using run\.ckpt\.previous instead"):
         resumed = fedpaq.train(
-            logistic,
-            config,
-            quantizer=LOW,
-            checkpoint=path,
-            callback=lambda record, _: rounds.append(record.round),
+            logistic, config, quantizer=LOW, checkpoint=path, callback=lambda record, _: rounds.append(record.round)
         )
     assert resumed.to_json() == whole.to_json() and rounds == [2, 3, 4]
 
@@ -214,9 +210,7 @@ def test_saving_every_zero_rounds_is_refused():
 
 
 def test_differences_are_found_at_any_depth():
-    assert differing({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}], "c": None}) == [
-        "a[1].b=2 in the checkpoint, 3 here"
-    ]
+    assert differing({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}], "c": None}) == ["a[1].b=2 in the checkpoint, 3 here"]
     assert differing({"a": [1]}, {"a": [1, 2]}) == ["a=[1] in the checkpoint, [1, 2] here"]
     assert differing({}, {"a": 1}) == ["a=None in the checkpoint, 1 here"]
 

@@ -66,9 +66,7 @@ def test_the_result_does_not_depend_on_how_the_round_was_cut(server, rows, cut):
 
 
 @settings(max_examples=30)
-@given(
-    arrays(np.float32, (9, 4), elements=st.floats(-1, 1, width=32)), st.floats(-(2.0**100), 2.0**100, width=32)
-)
+@given(arrays(np.float32, (9, 4), elements=st.floats(-1, 1, width=32)), st.floats(-(2.0**100), 2.0**100, width=32))
 def test_one_liar_moves_the_robust_two_by_a_bounded_amount(rows, lie):
     liar = rows.copy()
     liar[0] = lie
@@ -119,9 +117,7 @@ def test_a_tenth_of_liars_ruins_the_mean_but_not_the_robust_two(factor):
     fine = fedpaq.LowPrecision(levels=64)
 
     def loss(server, executor):
-        history = fedpaq.train(
-            problem, config, quantizer=fine, aggregation=server, executor=executor, evaluate_every=0
-        )
+        history = fedpaq.train(problem, config, quantizer=fine, aggregation=server, executor=executor, evaluate_every=0)
         return history.final.loss
 
     honest = loss(Mean(), Hostile(1.0))

@@ -31,9 +31,7 @@ def test_unusable_updates_become_zeros_and_their_runs_are_named():
 def test_a_quantizer_s_own_refusal_decides_what_is_unusable():
     key = fedpaq.Key(seed=0)
     large = np.full(4, 3e38, np.float32)
-    assert is_rejected(fedpaq.LowPrecision(1), large, key) and not is_rejected(
-        fedpaq.LowPrecision(1, 1), large, key
-    )
+    assert is_rejected(fedpaq.LowPrecision(1), large, key) and not is_rejected(fedpaq.LowPrecision(1, 1), large, key)
     assert not is_rejected(fedpaq.Identity(), large, key)
     assert is_rejected(fedpaq.Identity(), np.full(4, -np.inf, np.float32), key)
 
@@ -62,9 +60,6 @@ def test_other_rounds_are_quantized_with_other_draws():
 
 
 def test_raw_and_quantized_messages_may_be_counted_together():
-    messages = [
-        RawMessage(np.ones(9, np.float32)),
-        fedpaq.LowPrecision(1).quantize(np.ones(9), key=fedpaq.Key(seed=0)),
-    ]
+    messages = [RawMessage(np.ones(9, np.float32)), fedpaq.LowPrecision(1).quantize(np.ones(9), key=fedpaq.Key(seed=0))]
     assert payload_bytes(messages) == [len(codec.encode(message)) for message in messages]
     assert payload_bytes([]) == []

@@ -42,12 +42,7 @@ def keys_of(seeds, round, clients):
 def rotate(updates, jobs, factors, keys, shape):
     rows = updates[jobs].numpy()
     return torch.tensor(
-        np.stack(
-            [
-                rotate_numpy(row, shape.blocks, f.numpy(), k)
-                for row, f, k in zip(rows, factors, keys, strict=True)
-            ]
-        )
+        np.stack([rotate_numpy(row, shape.blocks, f.numpy(), k) for row, f, k in zip(rows, factors, keys, strict=True)])
     )
 
 
@@ -72,8 +67,7 @@ def round_blocks(rotated, wanted, guesses, inverses, most_wanted, kind):
     ]
     levels = torch.tensor(np.stack([one.levels for one in found])).reshape(rotated.shape).to(kind)
     products, counts, largest = (
-        torch.tensor(np.stack([getattr(one, name) for one in found]))
-        for name in ("products", "counts", "largest")
+        torch.tensor(np.stack([getattr(one, name) for one in found])) for name in ("products", "counts", "largest")
     )
     magnitudes = levels.long().abs().sum(2)
     return SimpleNamespace(
@@ -86,10 +80,7 @@ def find_scales(rounded, energies, factors, mantissa_bits, seeds, round, clients
     for job, key in enumerate(keys_of(seeds, round, clients)):
         sent = (rounded.counts[job] > 0).numpy()
         exact = np.divide(
-            (energies[job] * factors[job]).numpy(),
-            rounded.products[job].numpy(),
-            out=np.zeros(sent.size),
-            where=sent,
+            (energies[job] * factors[job]).numpy(), rounded.products[job].numpy(), out=np.zeros(sent.size), where=sent
         )
         scales.append(np.where(sent, round_scales(exact, int(mantissa_bits[job]), key), 0.0))
     return torch.tensor(np.stack(scales))
@@ -104,8 +95,7 @@ def stretches(cuts, device):
     def sums(values):
         rows = values.numpy()
         found = [
-            [np.add.reduceat(row[:b], [a])[0] if apart else row[a:b].sum() for a, b, apart in cuts]
-            for row in rows
+            [np.add.reduceat(row[:b], [a])[0] if apart else row[a:b].sum() for a, b, apart in cuts] for row in rows
         ]
         return torch.tensor(np.array(found))
 

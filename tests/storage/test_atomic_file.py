@@ -202,9 +202,7 @@ def test_a_folder_is_synced_and_its_descriptor_closed(tmp_path, monkeypatch):
 
 def test_a_written_file_and_its_folder_are_synced_in_this_order(tmp_path, monkeypatch):
     synced = []
-    monkeypatch.setattr(
-        os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-    )
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
     atomic_write(tmp_path / "file", b"x")
     assert len(synced) == 2 and synced[0].endswith(".part") and synced[1] == str(tmp_path)
 

@@ -103,8 +103,5 @@ def test_a_holder_that_has_not_signed_yet_is_unknown(tmp_path):
     path = tmp_path / "run.ckpt"
     with hold(path):
         (tmp_path / "run.ckpt.lock").write_text("")
-        with (
-            pytest.raises(CheckpointError, match="in use by process unknown; wait for it or choose"),
-            hold(path),
-        ):
+        with pytest.raises(CheckpointError, match="in use by process unknown; wait for it or choose"), hold(path):
             pass

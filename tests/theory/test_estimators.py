@@ -11,13 +11,7 @@ from torch.nn import functional
 from fedpaq.errors import ConfigError
 from fedpaq.problems import ExactConstants, Partition, Problem, iid, synthetic_quadratic
 from fedpaq.theory import estimate
-from fedpaq.theory.estimators import (
-    MOST_SAMPLES,
-    descend,
-    extreme_curvatures,
-    largest_curvature,
-    largest_variance,
-)
+from fedpaq.theory.estimators import MOST_SAMPLES, descend, extreme_curvatures, largest_curvature, largest_variance
 from fedpaq.theory.full_loss import FullLoss
 from small_losses import make, point
 
@@ -192,16 +186,9 @@ def test_hessian_products_are_those_of_the_hessian():
 def test_known_constants_are_taken_as_they_are():
     optimum = np.array([0.1, 0.2, 0.3, 0.4])
     base = linear_problem(square_loss)
-    known = ExactConstants(
-        smoothness=5.0, strong_convexity=2.0, gradient_variance=3.0, optimum=optimum, minimum=0.01
-    )
+    known = ExactConstants(smoothness=5.0, strong_convexity=2.0, gradient_variance=3.0, optimum=optimum, minimum=0.01)
     problem = Problem(
-        model=base.model,
-        loss=square_loss,
-        inputs=INPUTS,
-        targets=LABELS,
-        partition=base.partition,
-        known=known,
+        model=base.model, loss=square_loss, inputs=INPUTS, targets=LABELS, partition=base.partition, known=known
     )
     found = estimate(problem)
     assert found.assumptions(variance_bound=1.5).strong_convexity == 2.0
@@ -220,12 +207,7 @@ def test_float32_buffers_fall_back_to_single_precision():
             return self.linear(inputs @ self.mixing)
 
     problem = Problem(
-        model=Scaled(),
-        loss=logistic_loss,
-        inputs=INPUTS,
-        targets=LABELS,
-        partition=iid(60, 5),
-        regularization=0.1,
+        model=Scaled(), loss=logistic_loss, inputs=INPUTS, targets=LABELS, partition=iid(60, 5), regularization=0.1
     )
     assert estimate(problem).smoothness.value > 0.1
 

@@ -17,9 +17,7 @@ from small_losses import make
 def gram_by_hand(problem):
     rows = np.c_[problem.inputs.double().numpy(), np.ones(len(problem.inputs))]
     held, weights = weigh_clients(problem.partition)
-    return sum(
-        weight * np.outer(rows[sample], rows[sample]) for sample, weight in zip(held, weights, strict=True)
-    )
+    return sum(weight * np.outer(rows[sample], rows[sample]) for sample, weight in zip(held, weights, strict=True))
 
 
 def test_a_logistic_model_has_its_textbook_ranges():
@@ -53,9 +51,7 @@ NOT_LINEAR = {
     "a network": make(model=nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))),
     "a power": make(model=Cubed()),
     "two outputs": make(model=nn.Linear(2, 2), targets=np.zeros((6, 2), np.float32)),
-    "targets of many values": make(
-        targets=np.arange(40, dtype=np.float32)[:, None], samples=40, partition=iid(40, 2)
-    ),
+    "targets of many values": make(targets=np.arange(40, dtype=np.float32)[:, None], samples=40, partition=iid(40, 2)),
 }
 
 

@@ -28,6 +28,4 @@ def test_a_setting_is_named_by_its_levels_or_its_quantizer(quantizer, levels, na
 
 def test_no_quantizer_is_the_default_and_equal_settings_are_one_key():
     assert RoundSetting(1, 2) == RoundSetting(1, 2, Identity())
-    assert (
-        len({RoundSetting(1, 2, LowPrecision(1)), RoundSetting(1, 2, LowPrecision(1)), RoundSetting(1, 2)}) == 2
-    )
+    assert len({RoundSetting(1, 2, LowPrecision(1)), RoundSetting(1, 2, LowPrecision(1)), RoundSetting(1, 2)}) == 2

@@ -46,9 +46,7 @@ def bench_codec(
     ] = None,
     quantizers: Annotated[
         list[str] | None,
-        typer.Option(
-            "--quantizer", metavar="TEXT", help="Measure this quantizer, e.g. rotated:0.1; repeatable."
-        ),
+        typer.Option("--quantizer", metavar="TEXT", help="Measure this quantizer, e.g. rotated:0.1; repeatable."),
     ] = None,
     repeats: Annotated[int, typer.Option(help="Timings per row; the median is shown.", min=1)] = 7,
     json: AsJson = False,
@@ -85,9 +83,7 @@ def measure(dimension: int, text: str, repeats: int) -> dict[str, Any]:
     message = quantizer.quantize(update, key=key)
     payload = encode(message)
     if decode(payload, dimension=dimension, key=key) != message:
-        raise RuntimeError(
-            f"dimension={dimension}, quantizer={text}: the payload does not decode; report a bug"
-        )
+        raise RuntimeError(f"dimension={dimension}, quantizer={text}: the payload does not decode; report a bug")
     memcpy = _median_seconds(lambda: np.copyto(copy, update), repeats)
     levels = getattr(message, "signed_levels", None)
     entropy = None if levels is None else codec.order0_entropy(levels)

@@ -41,14 +41,10 @@ def list_datasets(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     if data_dir is not None:
         require_folder(data_dir)
     datasets = [_found(dataset, data_dir) for dataset in DATASETS.values()]
-    problems = [
-        {"name": name, "dataset": named.dataset, "summary": named.summary} for name, named in PROBLEMS.items()
-    ]
+    problems = [{"name": name, "dataset": named.dataset, "summary": named.summary} for name, named in PROBLEMS.items()]
 
     def tables() -> Iterator[Any]:
-        rows = [
-            [row["name"], format_bytes(row["download_bytes"]), row["licence"], _where(row)] for row in datasets
-        ]
+        rows = [[row["name"], format_bytes(row["download_bytes"]), row["licence"], _where(row)] for row in datasets]
         yield table(["dataset", ">download", "licence", "found"], rows)
         yield from _folders(data_dir)
         rows = [[row["name"], row["dataset"] or "none needed", row["summary"]] for row in problems]
@@ -59,9 +55,7 @@ def list_datasets(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def get(
-    names: Annotated[list[str], typer.Argument(metavar="DATASET")],
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
+    names: Annotated[list[str], typer.Argument(metavar="DATASET")], data_dir: DataDir = None, as_json: AsJson = False
 ) -> None:
     """Download datasets from their official addresses, verified by SHA-256.
 

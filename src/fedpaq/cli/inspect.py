@@ -11,10 +11,7 @@ from fedpaq.cli.options import AsJson
 from fedpaq.cli.printing import show, table
 
 
-def inspect(
-    file: Annotated[Path, typer.Argument(metavar="FILE", dir_okay=False)],
-    json: AsJson = False,
-) -> None:
+def inspect(file: Annotated[Path, typer.Argument(metavar="FILE", dir_okay=False)], json: AsJson = False) -> None:
     """Show a payload's header, density, bits per coordinate and entropy.
 
     FILE holds the bytes that fedpaq.encode returned.

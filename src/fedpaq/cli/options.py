@@ -14,38 +14,28 @@ if TYPE_CHECKING:
 
 # The docstring of a verb explains its argument: typer 0.20 with click 8.5 drops an argument's own help.
 ProblemName = Annotated[str, typer.Argument(metavar="PROBLEM")]
-ClientsPerRound = Annotated[
-    int, typer.Option("--clients-per-round", "-r", help="r: clients drawn in each round.")
-]
+ClientsPerRound = Annotated[int, typer.Option("--clients-per-round", "-r", help="r: clients drawn in each round.")]
 LocalSteps = Annotated[
     int, typer.Option("--local-steps", "-t", help="tau: SGD steps that a client takes between uploads.")
 ]
-TotalSteps = Annotated[
-    int, typer.Option("--total-steps", "-T", help="T: local steps in all, a multiple of tau.")
-]
+TotalSteps = Annotated[int, typer.Option("--total-steps", "-T", help="T: local steps in all, a multiple of tau.")]
 QuantizerText = Annotated[
     str | None,
-    typer.Option(
-        "--quantizer", metavar="TEXT", help="How updates are quantized, e.g. low-precision:4 or none."
-    ),
+    typer.Option("--quantizer", metavar="TEXT", help="How updates are quantized, e.g. low-precision:4 or none."),
 ]
 Levels = Annotated[
     int | None,
-    typer.Option(
-        "--levels", "-s", help="s: short for --quantizer low-precision:s; 0 sends float32. Default: 1."
-    ),
+    typer.Option("--levels", "-s", help="s: short for --quantizer low-precision:s; 0 sends float32. Default: 1."),
 ]
 BatchSize = Annotated[int, typer.Option("--batch-size", "-B", help="B: samples per step.")]
 NumClients = Annotated[int, typer.Option("--num-clients", "-n", help="n: clients in all.")]
 DataSeed = Annotated[int, typer.Option("--seed", help="Fixes the data split and the initial weights.")]
 Bandwidth = Annotated[
-    str | None,
-    typer.Option(help="Uplink that the clients of a round share, e.g. 1Mbit/s; instead of --ratio."),
+    str | None, typer.Option(help="Uplink that the clients of a round share, e.g. 1Mbit/s; instead of --ratio.")
 ]
 RATIO = typer.Option(help="Time to upload a float32 model over the time of one gradient.")
 DataDir = Annotated[
-    Path | None,
-    typer.Option(envvar="FEDPAQ_DATA", help="Folder with .npz files or the datasets' official files."),
+    Path | None, typer.Option(envvar="FEDPAQ_DATA", help="Folder with .npz files or the datasets' official files.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 

@@ -51,8 +51,7 @@ def plan(
     ] = False,
     compare: Annotated[bool, typer.Option(help="Also time FedAvg and QSGD.")] = True,
     plot: Annotated[
-        Path | None,
-        typer.Option(help="Draw a map of times, and time against upload, to this file (.png, .svg, .pdf)."),
+        Path | None, typer.Option(help="Draw a map of times, and time against upload, to this file (.png, .svg, .pdf).")
     ] = None,
     data_dir: options.DataDir = None,
     json: options.AsJson = False,
@@ -117,9 +116,7 @@ def _cost_model(
     if ratio is not None and bandwidth is None:
         return CostModel.from_ratio(ratio)
     if bandwidth is None or ratio is not None:
-        raise ConfigError(
-            f"bandwidth={bandwidth} and ratio={ratio}: give exactly one, e.g. --bandwidth 1Mbit/s"
-        )
+        raise ConfigError(f"bandwidth={bandwidth} and ratio={ratio}: give exactly one, e.g. --bandwidth 1Mbit/s")
     require_positive("step_seconds", step_seconds)
     require_int("batch_size", batch_size, 1)
     if not 0 < straggler <= 1:
@@ -236,9 +233,7 @@ def _from_theory(
         dimension=task.dimension,
         num_clients=task.num_clients,
     )
-    found = plan_from_theory(
-        inputs, settings, target=target_loss - least, cost_model=model, batch_size=batch_size
-    )
+    found = plan_from_theory(inputs, settings, target=target_loss - least, cost_model=model, batch_size=batch_size)
     show([guarantee.to_dict() for guarantee in found], json, lambda: [_guarantees(found[:5]), LOOSENESS])
 
 

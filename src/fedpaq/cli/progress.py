@@ -11,9 +11,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 
 @contextmanager
-def progress_bar(
-    what: str, total: float | None = None, *, quiet: bool = False
-) -> Iterator[Callable[..., None]]:
+def progress_bar(what: str, total: float | None = None, *, quiet: bool = False) -> Iterator[Callable[..., None]]:
     """Yield the function that moves the bar: ``update(completed=, advance=, description=, detail=)``."""
     console = Console(stderr=True)
     with Progress(

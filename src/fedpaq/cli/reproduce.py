@@ -24,8 +24,7 @@ COLOURS = {"holds": "green", "does not hold": "red", "undecided": "yellow"}
 def reproduce(
     figures: Annotated[list[str] | None, typer.Argument(metavar="FIGURE")] = None,
     output: Annotated[
-        Path,
-        typer.Option("--output", "-o", help="Folder of curves, plots and report; continued if it exists."),
+        Path, typer.Option("--output", "-o", help="Folder of curves, plots and report; continued if it exists.")
     ] = Path("reproduction"),
     data_dir: DataDir = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress, only the verdicts.")] = False,
@@ -109,9 +108,7 @@ def _work(chosen: list[Figure], folder: Output) -> dict[str, float]:
     for figure in chosen:
         missing = {folder.path(figure, settings): settings for settings in curve_settings(figure)}
         missing = {
-            path: settings
-            for path, settings in missing.items()
-            if path not in counted and not os.path.exists(path)
+            path: settings for path, settings in missing.items() if path not in counted and not os.path.exists(path)
         }
         work[figure.name] = _weight(figure) * sum(map(expected_gradients, missing.values()))
         counted.update(missing)

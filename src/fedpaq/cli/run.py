@@ -63,12 +63,9 @@ def run(
     ] = "mean",
     checkpoint: Annotated[Path | None, typer.Option(help="Save the state of the run to this file.")] = None,
     checkpoint_every: Annotated[int, typer.Option(help="Rounds between two saves.")] = 1,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue from --checkpoint if that file exists.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from --checkpoint if that file exists.")] = False,
     log: Annotated[
-        Path | None,
-        typer.Option(help="Write each round to FILE.csv, FILE.jsonl or a TensorBoard FOLDER as it ends."),
+        Path | None, typer.Option(help="Write each round to FILE.csv, FILE.jsonl or a TensorBoard FOLDER as it ends.")
     ] = None,
     json: options.AsJson = False,
 ) -> None:
@@ -163,13 +160,7 @@ def _checkpoints(path: Path | None, every: int, resume: bool) -> list[Checkpoint
 
 
 def _train(
-    name: str,
-    task: Any,
-    config: Any,
-    quantizer: Any,
-    settings: dict[str, Any],
-    quiet: bool,
-    rounds: RoundLog | None,
+    name: str, task: Any, config: Any, quantizer: Any, settings: dict[str, Any], quiet: bool, rounds: RoundLog | None
 ) -> History:
     from fedpaq import train
 

@@ -43,12 +43,9 @@ def theory(
     regularization: Annotated[
         float | None, typer.Option(help="lambda, which is mu for a convex loss. Default: the problem's own.")
     ] = None,
-    measure: Annotated[
-        int, typer.Option(metavar="SEEDS", help="Also run with this many seeds and compare.")
-    ] = 0,
+    measure: Annotated[int, typer.Option(metavar="SEEDS", help="Also run with this many seeds and compare.")] = 0,
     plot: Annotated[
-        Path | None,
-        typer.Option(help="Draw the measured curve and the bounds to this file (.png, .svg, .pdf)."),
+        Path | None, typer.Option(help="Draw the measured curve and the bounds to this file (.png, .svg, .pdf).")
     ] = None,
     data_dir: options.DataDir = None,
     json: options.AsJson = False,
@@ -81,9 +78,7 @@ def theory(
             f"total_steps={total_steps} is not a multiple of local_steps={local_steps}; choose a multiple"
         )
     chosen = options.choose_quantizer(quantizer, levels)
-    task = problems.load(
-        problem, num_clients=num_clients, seed=seed, data_dir=data_dir, regularization=regularization
-    )
+    task = problems.load(problem, num_clients=num_clients, seed=seed, data_dir=data_dir, regularization=regularization)
     setting = CheckSetting(
         clients_per_round=clients_per_round,
         local_steps=local_steps,

@@ -41,12 +41,7 @@ class Batched:
 
 
 def descend(
-    problem: Problem,
-    network: DenseNetwork,
-    received: Tensor,
-    run_of: Tensor,
-    step_sizes: Tensor,
-    samples: Tensor,
+    problem: Problem, network: DenseNetwork, received: Tensor, run_of: Tensor, step_sizes: Tensor, samples: Tensor
 ) -> Tensor:
     """Return the updates (jobs, p) of jobs that start from received[run_of] and see samples (jobs, tau, B)."""
     dimension = received.shape[1]

@@ -60,9 +60,7 @@ class Graphs:
         captured = self._seen[key] or self._captured(key, function, tensors)
         return function(*tensors) if captured is None else captured.replay(tensors)
 
-    def _captured(
-        self, key: Any, function: Callable[..., Tensor], tensors: tuple[Tensor, ...]
-    ) -> Captured | None:
+    def _captured(self, key: Any, function: Callable[..., Tensor], tensors: tuple[Tensor, ...]) -> Captured | None:
         try:
             self._seen[key] = Captured(function, tensors)
         except RuntimeError as error:

@@ -88,12 +88,7 @@ def draw_participants(problem: Problem, configs: Sequence[FedPAQConfig], round: 
 
 
 def draw_samples(
-    partition: Partition,
-    seeds: npt.NDArray[np.uint64],
-    round: int,
-    clients: Int64,
-    local_steps: int,
-    batch_size: int,
+    partition: Partition, seeds: npt.NDArray[np.uint64], round: int, clients: Int64, local_steps: int, batch_size: int
 ) -> Int64:
     """Draw each job's minibatches with replacement from its client's own data: (jobs, tau, B)."""
     sizes = partition.sizes(clients)
@@ -122,16 +117,12 @@ def local_work(
     seeds = np.array([config.seed for config in configs], np.uint64)[run_of]
     step_sizes = np.array([config.step_size_at(round) for config in configs], np.float32)
     shape = configs[0]
-    for jobs in _parts(
-        problem.partition, clients, shape.batch_size, _jobs_at_once(problem, shape, memory_budget)
-    ):
+    for jobs in _parts(problem.partition, clients, shape.batch_size, _jobs_at_once(problem, shape, memory_budget)):
         samples = samples_of(problem, shape, seeds[jobs], round, clients[jobs])
         yield LocalWork(params, run_of[jobs], clients[jobs], seeds[jobs], step_sizes, samples, round)
 
 
-def samples_of(
-    problem: Problem, shape: FedPAQConfig, seeds: npt.NDArray[np.uint64], round: int, clients: Int64
-) -> Any:
+def samples_of(problem: Problem, shape: FedPAQConfig, seeds: npt.NDArray[np.uint64], round: int, clients: Int64) -> Any:
     """Return the sample numbers of each job's local steps where the data is: (jobs, tau, B)."""
     device, partition = problem.inputs.device, problem.partition
     if shape.batch_size is None:

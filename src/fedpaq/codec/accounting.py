@@ -26,11 +26,7 @@ FLOAT_BITS = 32  # the paper's F
 
 
 def message_bits(
-    dimension: int,
-    levels: int | None,
-    accounting: str = "fixed-width",
-    *,
-    bucket_size: int | None = None,
+    dimension: int, levels: int | None, accounting: str = "fixed-width", *, bucket_size: int | None = None
 ) -> int:
     """Return |Q(p, s)|, the bits of a message by one of the papers' counts; levels=None: not quantized.
 

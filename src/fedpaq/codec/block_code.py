@@ -27,16 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpaq.codec.frame import pack_varint, read_varint
-from fedpaq.codec.frequencies import (
-    CLASSES,
-    CONTEXTS,
-    STRIDE,
-    TOTAL,
-    Int64,
-    decode_side,
-    encode_side,
-    normalise,
-)
+from fedpaq.codec.frequencies import CLASSES, CONTEXTS, STRIDE, TOTAL, Int64, decode_side, encode_side, normalise
 from fedpaq.codec.tokens import DIRECT, base_level, base_table, extra_bits, token_of, token_table
 from fedpaq.errors import WireFormatError
 from fedpaq.kernels import numba as compiled

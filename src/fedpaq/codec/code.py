@@ -30,9 +30,7 @@ class Code:
     names: Mapping[int, str]
     pack: Callable[[Sequence[Any]], list[tuple[int, bytes]]]  # messages to (id, content) pairs
     unpack: Callable[[Header], Message]  # a header whose body is the content
-    read: Callable[[Header], Header] = (
-        _as_it_is  # takes fields out of the body, checked, before anything is decoded
-    )
+    read: Callable[[Header], Header] = _as_it_is  # takes fields out of the body, checked, before anything is decoded
     add: Callable[[Header, Float64, float], None] | None = None  # adds weight * message without making it
     describe: Callable[[Header, Any], dict[str, Any]] = _nothing  # what `fedpaq inspect` shows of a message
     variance: Callable[[Header], float] | None = None  # q of whatever quantizer made a payload with this header

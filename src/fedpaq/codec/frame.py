@@ -120,9 +120,7 @@ def _read_code(data: memoryview) -> int:
     if len(data) < 3 + CRC_BYTES:
         raise WireFormatError(f"a payload of {len(data)} bytes is too short; it is truncated")
     if data[:2] != MAGIC:
-        raise WireFormatError(
-            f"the payload starts with {bytes(data[:2])!r}, not {MAGIC!r}; it is not a fedpaq frame"
-        )
+        raise WireFormatError(f"the payload starts with {bytes(data[:2])!r}, not {MAGIC!r}; it is not a fedpaq frame")
     version, code = data[2] >> 4, data[2] & 0x0F
     if version > VERSION:
         raise WireFormatError(f"version={version} of the payload is newer than {VERSION}; upgrade fedpaq")

@@ -18,14 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedpaq.codec.adaptive_integers import (
-    RECIPROCALS,
-    TABLE_SIZE,
-    Coder,
-    States,
-    code_integer,
-    prior_table,
-)
+from fedpaq.codec.adaptive_integers import RECIPROCALS, TABLE_SIZE, Coder, States, code_integer, prior_table
 from fedpaq.codec.range_coder import RangeDecoder, RangeEncoder
 from fedpaq.errors import WireFormatError
 from fedpaq.kernels import numba as compiled

@@ -148,10 +148,7 @@ def _pack_batch(batch: QuantizedBatch) -> Packed:
 
 def _contents(code: int, batch: QuantizedBatch, bodies: list[bytes]) -> Packed:
     front = pack_fields(batch.levels, batch.bucket_size)
-    return [
-        (code, b"".join((front, norms.tobytes(), body)))
-        for norms, body in zip(batch.norms, bodies, strict=True)
-    ]
+    return [(code, b"".join((front, norms.tobytes(), body))) for norms, body in zip(batch.norms, bodies, strict=True)]
 
 
 def _gap_bodies(batch: QuantizedBatch) -> list[bytes]:
@@ -160,9 +157,7 @@ def _gap_bodies(batch: QuantizedBatch) -> list[bytes]:
     found, width = batch.nonzeros, batch.bucket_size or batch.dimension
     if found is not batch.known_nonzeros:  # a quantizer knows its levels
         _refuse_beyond(batch.levels, found.values)
-    streams = gap_code.encode_nonzeros(
-        found.ends, found.positions, found.values, batch.dimension, batch.levels, width
-    )
+    streams = gap_code.encode_nonzeros(found.ends, found.positions, found.values, batch.dimension, batch.levels, width)
     return [pack_varint(count) + stream for count, stream in zip(batch.counts.tolist(), streams, strict=True)]
 
 

@@ -148,8 +148,7 @@ CLAIMS = (
     Claim(
         "local-steps-trade-off",
         "Section 5.2",
-        "The communication-computation tradeoff in terms of period length τ is demonstrated in the third "
-        "plot …",
+        "The communication-computation tradeoff in terms of period length τ is demonstrated in the third plot …",
         NETWORKS,
         "τ = 1 takes longer than τ = 10 in mean time to the common levels, and the loss after T steps is "
         "higher with τ = 50 than with τ = 10.",
@@ -184,10 +183,7 @@ CLAIMS = (
 
 
 def judge(
-    figure: Figure,
-    curves: Curves,
-    claims: Sequence[Claim] = CLAIMS,
-    accountings: Sequence[str] = ACCOUNTINGS,
+    figure: Figure, curves: Curves, claims: Sequence[Claim] = CLAIMS, accountings: Sequence[str] = ACCOUNTINGS
 ) -> list[dict[str, Any]]:
     """Return one entry per claim about the figure: its words, and verdict and numbers per accounting."""
     return [
@@ -198,9 +194,7 @@ def judge(
             "sentence": claim.sentence,
             "criterion": claim.criterion,
             "needs_time": claim.needs_time,
-            "judged": {
-                accounting: _judged(claim, Evidence(figure, curves, accounting)) for accounting in accountings
-            },
+            "judged": {accounting: _judged(claim, Evidence(figure, curves, accounting)) for accounting in accountings},
         }
         for claim in claims
         if figure.name in claim.figures

@@ -169,9 +169,7 @@ Curves = Mapping[PaperSetting, Curve]
 
 
 def _settings(values: dict[str, Any]) -> CurveSettings:
-    plain: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
-    }
+    plain: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
     plain["setting"] = PaperSetting(**values["setting"])
     return CurveSettings(**plain)
 

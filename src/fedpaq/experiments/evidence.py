@@ -91,9 +91,7 @@ def many_steps_run_faster(evidence: Evidence) -> Finding:
 
 def many_steps_are_less_accurate(evidence: Evidence) -> Finding:
     """The loss after T steps, τ = 50 against τ = 1, 2 and 10."""
-    found = [
-        ratio for steps in ("τ = 1", "τ = 2", "τ = 10") for ratio in evidence.losses("steps", steps, ["τ = 50"])
-    ]
+    found = [ratio for steps in ("τ = 1", "τ = 2", "τ = 10") for ratio in evidence.losses("steps", steps, ["τ = 50"])]
     return judging.all_above(found)
 
 

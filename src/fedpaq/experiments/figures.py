@@ -111,12 +111,7 @@ def _panels(fixed: PaperSetting, fedpaq: PaperSetting, qsgd: PaperSetting) -> tu
             f"s = {s}, τ = {tau}",
             {f"r = {v}": PaperSetting(s, v, tau) for v in CLIENTS_PER_ROUND},
         ),
-        Panel(
-            "steps",
-            "local steps τ",
-            f"s = {s}, r = {r}",
-            {f"τ = {v}": PaperSetting(s, r, v) for v in LOCAL_STEPS},
-        ),
+        Panel("steps", "local steps τ", f"s = {s}, r = {r}", {f"τ = {v}": PaperSetting(s, r, v) for v in LOCAL_STEPS}),
         Panel("methods", "against FedAvg and QSGD", _described(fedpaq, qsgd), methods),
     )
 
@@ -133,12 +128,7 @@ _NETWORK = _panels(PaperSetting(1, 25, 2), fedpaq=PaperSetting(1, 20, 10), qsgd=
 
 FIGURES = {
     "mnist": Figure(
-        "mnist",
-        "Logistic regression on MNIST (digits 0 and 8)",
-        "Figure 1, top",
-        "mnist-logistic",
-        100.0,
-        _LOGISTIC,
+        "mnist", "Logistic regression on MNIST (digits 0 and 8)", "Figure 1, top", "mnist-logistic", 100.0, _LOGISTIC
     ),
     "cifar10-92k": Figure(
         "cifar10-92k",

@@ -109,9 +109,7 @@ def _draw_panel(axis: Any, panel: Panel, curves: Curves, cost_model: CostModel, 
     axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=columns, columnspacing=1.2)
 
 
-def _draw_curve(
-    axis: Any, label: str, curve: Curve, cost_model: CostModel, accounting: str, look: Look
-) -> None:
+def _draw_curve(axis: Any, label: str, curve: Curve, cost_model: CostModel, accounting: str, look: Look) -> None:
     # From round 1 on, as in the paper: before it no time has passed, and the axis is logarithmic.
     time = curve.axis("seconds", accounting, cost_model).mean(axis=0)[1:]
     draw_band(axis, label, time, curve.relative_loss[:, 1:], look)

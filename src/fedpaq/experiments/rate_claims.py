@@ -79,8 +79,7 @@ RATE_CLAIMS = (
         WHERE,
         "With the bytes of s = 5, Rotated ends as low as without quantization.",
         tuple(PLOTS),
-        "The loss after T steps with Rotated at the bytes of s = 5 exceeds that without quantization by less "
-        "than 1 %.",
+        "The loss after T steps with Rotated at the bytes of s = 5 exceeds that without quantization by less than 1 %.",
         some_bytes_near_float32,
         needs_time=False,
     ),

@@ -58,9 +58,7 @@ def draw_rates(results: Results) -> Canvas:
     handles, labels = axes[0].get_legend_handles_labels()
     axes[len(results)].legend(handles, labels, loc="center", fontsize=10, labelspacing=0.9, handlelength=4)
     seeds = len(next(iter(results[0][1].values())).settings.seeds)
-    canvas.suptitle(
-        f"Training loss against the bytes really uploaded; mean and range of {seeds} seeds", fontsize=10
-    )
+    canvas.suptitle(f"Training loss against the bytes really uploaded; mean and range of {seeds} seeds", fontsize=10)
     return canvas
 
 

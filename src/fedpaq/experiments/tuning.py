@@ -62,11 +62,7 @@ def mean_loss(losses: Sequence[float | None]) -> float:
 
 
 def run(
-    problem: Problem,
-    settings: CurveSettings,
-    step_sizes: Sequence[float],
-    seeds: Sequence[int],
-    advance: Advance,
+    problem: Problem, settings: CurveSettings, step_sizes: Sequence[float], seeds: Sequence[int], advance: Advance
 ) -> list[History]:
     """Run every step size on every seed as one batch, step size by step size."""
     setting = settings.setting

@@ -104,9 +104,7 @@ class Layout:
         parts = [arrays[slot.name].reshape(-1) for slot in self.slots if slot.quantized]
         return np.concatenate(parts, dtype=np.float32, casting="same_kind")
 
-    def update(
-        self, trained: Mapping[str, npt.NDArray[Any]], received: Mapping[str, npt.NDArray[Any]]
-    ) -> Float32:
+    def update(self, trained: Mapping[str, npt.NDArray[Any]], received: Mapping[str, npt.NDArray[Any]]) -> Float32:
         """Return x_local - x_received, (p,): in float32, or in float64 where either side is."""
         result, start = np.empty(self.dimension, np.float32), 0
         for slot in self.slots:
@@ -172,9 +170,7 @@ def _read_array(slot: Slot, array: Array) -> npt.NDArray[Any]:
         )
     allowed = FLOATS if slot.quantized else (slot.dtype,)
     if str(values.dtype) not in allowed:
-        raise ConfigError(
-            f"array {slot.name!r} came back with dtype={values.dtype}; allowed: {', '.join(allowed)}"
-        )
+        raise ConfigError(f"array {slot.name!r} came back with dtype={values.dtype}; allowed: {', '.join(allowed)}")
     return values
 
 

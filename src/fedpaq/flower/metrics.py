@@ -56,9 +56,7 @@ class Pricing:
         if self.gradients_per_client is not None and closed.counted:
             clients = np.array([upload.client for upload in closed.counted], np.int64)
             gradients = np.full(len(clients), self.gradients_per_client, np.int64)
-            seconds += self.cost_model.computation_seconds(
-                self.seed, closed.server_round - 1, clients, gradients
-            )
+            seconds += self.cost_model.computation_seconds(self.seed, closed.server_round - 1, clients, gradients)
         return seconds
 
 

@@ -35,10 +35,7 @@ NO_STRATEGY = (
 
 
 def quantize_mod(
-    *misplaced: Any,
-    quantizer: Quantizer | str | None = None,
-    levels: Any = UNSET,
-    bucket_size: int | None = None,
+    *misplaced: Any, quantizer: Quantizer | str | None = None, levels: Any = UNSET, bucket_size: int | None = None
 ) -> Mod:
     """Return the mod that uploads Q(x_local - x_received) instead of the model.
 
@@ -102,15 +99,12 @@ def _hand_over(message: Message, layout: Layout) -> dict[str, Any]:
     raise ConfigError("the train message holds no packed model; the server's fedpaq is broken or foreign")
 
 
-def _replace_model(
-    reply: Message, layout: Layout, received: dict[str, Any], quantizer: Quantizer, key: Key
-) -> None:
+def _replace_model(reply: Message, layout: Layout, received: dict[str, Any], quantizer: Quantizer, key: Key) -> None:
     """Put the payload where the app put its trained model."""
     found = list(reply.content.array_records.items())
     if len(found) != 1:
         raise ConfigError(
-            f"the train reply holds {len(found)} ArrayRecords; quantize_mod needs exactly one, "
-            "the trained model"
+            f"the train reply holds {len(found)} ArrayRecords; quantize_mod needs exactly one, the trained model"
         )
     name, record = found[0]
     trained = layout.read(record)

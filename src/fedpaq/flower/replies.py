@@ -64,9 +64,7 @@ class Rules:
     def _exact(self, exact: Any) -> bytes:
         if not isinstance(exact, bytes) or len(exact) != self.layout.exact_bytes:
             size = len(exact) if isinstance(exact, bytes) else "no"
-            raise WireFormatError(
-                f"{size} bytes of exact arrays where the layout says {self.layout.exact_bytes}"
-            )
+            raise WireFormatError(f"{size} bytes of exact arrays where the layout says {self.layout.exact_bytes}")
         for name, values in self.layout.exact_arrays(exact).items():
             if values.dtype.kind == "f" and not np.isfinite(values).all():
                 raise WireFormatError(f"exact array {name!r} holds NaN or infinity")

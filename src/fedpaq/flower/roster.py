@@ -96,8 +96,7 @@ class Roster:
         before = self._node_of.get(client)
         if before is not None and self._expected is None:
             raise ConfigError(
-                f"client={client} is already node={before}; give every SuperNode its own partition-id in "
-                "--node-config"
+                f"client={client} is already node={before}; give every SuperNode its own partition-id in --node-config"
             )
         if before is not None:
             log.warning("client=%d is now node=%d instead of node=%d", client, node, before)

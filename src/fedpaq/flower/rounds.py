@@ -54,9 +54,7 @@ class OpenRound:
             messages[client] = Message(record, node, kind, ttl=ttl, group_id=group)
         return cls(server_round, messages)
 
-    def close(
-        self, replies: Iterable[Message], rules: Rules, aggregation: Aggregation | None = None
-    ) -> ClosedRound:
+    def close(self, replies: Iterable[Message], rules: Rules, aggregation: Aggregation | None = None) -> ClosedRound:
         """Add up, in client order, the replies that pass every check; keep why others did not.
 
         Only payloads wait in memory, not decoded updates: O(p) whatever the number of clients.

@@ -47,9 +47,7 @@ class State:
     run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])  # the run's identity
     evaluated: int = 0  # the last round whose evaluation is finished
     history: list[RoundRecord] = field(default_factory=list)
-    evaluations: dict[str, dict[int, dict[str, Any]]] = field(
-        default_factory=lambda: {side: {} for side in SIDES}
-    )
+    evaluations: dict[str, dict[int, dict[str, Any]]] = field(default_factory=lambda: {side: {} for side in SIDES})
     _changed: bool = False  # whether a model from outside was ever adopted
 
     @classmethod
@@ -204,8 +202,7 @@ def _parse(header: dict[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> St
         evaluated=header["evaluated"],
         history=[_record(values) for values in header["history"]],
         evaluations={
-            side: {int(at): _numbers(values) for at, values in header["evaluations"][side].items()}
-            for side in SIDES
+            side: {int(at): _numbers(values) for at, values in header["evaluations"][side].items()} for side in SIDES
         },
     )
 

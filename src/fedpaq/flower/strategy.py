@@ -212,15 +212,7 @@ class FedPAQ(Strategy):
 
     def summary(self) -> None:
         """Log the settings."""
-        names = (
-            "clients_per_round",
-            "num_clients",
-            "seed",
-            "deadline",
-            "patience",
-            "min_replies",
-            "checkpoint",
-        )
+        names = ("clients_per_round", "num_clients", "seed", "deadline", "patience", "min_replies", "checkpoint")
         log.info("FedPAQ: %s", ", ".join(f"{name}={getattr(self, name)}" for name in names))
         if self._state is not None:
             state = self._state

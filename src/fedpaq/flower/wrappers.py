@@ -16,10 +16,7 @@ from flwr.serverapp.strategy import (
 
 from fedpaq.errors import ConfigError
 
-SERVER_SIDE_CLIPPING = (
-    DifferentialPrivacyServerSideAdaptiveClipping,
-    DifferentialPrivacyServerSideFixedClipping,
-)
+SERVER_SIDE_CLIPPING = (DifferentialPrivacyServerSideAdaptiveClipping, DifferentialPrivacyServerSideFixedClipping)
 
 
 def refuse_what_cannot_work(checkpoint: str | os.PathLike[str] | None) -> None:

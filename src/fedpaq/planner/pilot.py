@@ -60,9 +60,7 @@ class Candidate:
 class Pilot:
     """Runs of one round setting that can be paused; ``gradient_steps`` counts what they cost."""
 
-    def __init__(
-        self, task: Task, setting: RoundSetting, step_sizes: Sequence[float], seeds: Sequence[int]
-    ) -> None:
+    def __init__(self, task: Task, setting: RoundSetting, step_sizes: Sequence[float], seeds: Sequence[int]) -> None:
         self.setting, self._task, self._problem = setting, task, task.problem
         self._executor = choose_executor("auto", task.problem, setting.clients_per_round)
         self._uplink = choose_uplink(setting.quantizer, Mean(), task.problem)
@@ -73,9 +71,7 @@ class Pilot:
         self._losses = np.full(size, task.initial_loss)
         self._bytes = np.zeros(size)
         self._first = np.zeros(size, np.int64)  # the round in which a seed reached the target; 0: not yet
-        self.candidates = [
-            Candidate(setting, step_size, [task.initial_loss], [0.0]) for step_size in step_sizes
-        ]
+        self.candidates = [Candidate(setting, step_size, [task.initial_loss], [0.0]) for step_size in step_sizes]
         self.round, self.gradient_steps = 0, 0
 
     @property
@@ -121,9 +117,7 @@ class Pilot:
 
     def _record(self, row: int, candidate: Candidate) -> None:
         candidate.losses.append(float(self._losses[row].mean()))
-        candidate.seconds.append(
-            self._task.expected_seconds(self.setting, self.round, float(self._bytes[row].max()))
-        )
+        candidate.seconds.append(self._task.expected_seconds(self.setting, self.round, float(self._bytes[row].max())))
         candidate.alive = bool(np.isfinite(self._losses[row]).all())
         if self._first[row].all():
             rounds, uploaded = self._first[row], self._bytes[row]

@@ -28,9 +28,7 @@ def time_map(plan: Plan, space: SearchSpace, progress: Callable[[RoundSetting], 
     for setting in replace(space, clients_per_round=[plan.pick.setting.clients_per_round]).settings():
         if progress is not None:
             progress(setting)
-        finished, _ = run_race(
-            plan.task, [setting], space.step_sizes, "map", max_seconds=SLOWEST * plan.pick.seconds
-        )
+        finished, _ = run_race(plan.task, [setting], space.step_sizes, "map", max_seconds=SLOWEST * plan.pick.seconds)
         best = finished[0].finish if finished else None
         times[setting] = None if best is None else best.seconds
     return times
@@ -70,16 +68,11 @@ def draw_map(panel: Any, plan: Plan, times: TimeMap) -> Any:
     from matplotlib.patches import Rectangle
 
     pick = plan.pick.setting
-    taus, quantizers = (
-        sorted({at.local_steps for at in times}),
-        list(dict.fromkeys(at.quantizer for at in times)),
-    )
+    taus, quantizers = (sorted({at.local_steps for at in times}), list(dict.fromkeys(at.quantizer for at in times)))
     unit = times[pick] or plan.pick.seconds  # measured like the others
     rows = [[replace(pick, local_steps=tau, quantizer=quantizer) for tau in taus] for quantizer in quantizers]
     values = np.array([[(times[setting] or np.nan) / unit for setting in row] for row in rows], float)
-    image = panel.imshow(
-        np.ma.masked_invalid(values), norm=LogNorm(vmax=SLOWEST), cmap="viridis_r", aspect="auto"
-    )
+    image = panel.imshow(np.ma.masked_invalid(values), norm=LogNorm(vmax=SLOWEST), cmap="viridis_r", aspect="auto")
     for (row, column), value in np.ndenumerate(values):
         text = f">{SLOWEST:.0f}x" if np.isnan(value) else f"{value:.1f}x"
         colour = "white" if value > 4 else "black"

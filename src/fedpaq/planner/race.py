@@ -57,8 +57,7 @@ def race(
 def rank(pilots: Sequence[Pilot], seconds: float) -> None:
     """Drop the candidates with the worse loss at ``seconds``; those before their first round stay."""
     candidates = sorted(
-        (candidate for pilot in pilots for candidate in pilot.alive),
-        key=lambda candidate: candidate.loss_at(seconds),
+        (candidate for pilot in pilots for candidate in pilot.alive), key=lambda candidate: candidate.loss_at(seconds)
     )
     kept = max(FEWEST, math.ceil(KEEP * len(candidates)))
     for candidate in candidates[kept:]:

@@ -149,16 +149,12 @@ def run_race(
     return finished, sum(pilot.gradient_steps for pilot in pilots)
 
 
-def _baselines(
-    task: Task, space: SearchSpace, pick_seconds: float, progress: Progress | None
-) -> dict[str, Choice]:
+def _baselines(task: Task, space: SearchSpace, pick_seconds: float, progress: Progress | None) -> dict[str, Choice]:
     """Time the best FedAvg and the best QSGD."""
     low_precision = [q for q in space.quantizers if isinstance(q, LowPrecision)] or [LowPrecision(1)]
     most = max(space.clients_per_round)
     entries = {
-        "fedavg": [
-            RoundSetting(tau, r, Identity()) for tau in space.local_steps for r in space.clients_per_round
-        ],
+        "fedavg": [RoundSetting(tau, r, Identity()) for tau in space.local_steps for r in space.clients_per_round],
         "qsgd": [RoundSetting(1, most, quantizer) for quantizer in low_precision],
     }
     found = {}

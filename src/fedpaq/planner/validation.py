@@ -67,9 +67,7 @@ def validate(
     return last or first, spent + more
 
 
-def rerun(
-    task: Task, entries: dict[RoundSetting, list[float]], seeds: Sequence[int]
-) -> tuple[list[Choice], int]:
+def rerun(task: Task, entries: dict[RoundSetting, list[float]], seeds: Sequence[int]) -> tuple[list[Choice], int]:
     """Return the best step size of every setting that reached the target in time, fastest first."""
     if not entries:
         return [], 0
@@ -100,9 +98,7 @@ def choice_of(task: Task, candidate: Candidate, seeds: Sequence[int]) -> Choice:
     )
 
 
-def single_runs(
-    task: Task, setting: RoundSetting, finish: Finish, seeds: Sequence[int]
-) -> npt.NDArray[np.float64]:
+def single_runs(task: Task, setting: RoundSetting, finish: Finish, seeds: Sequence[int]) -> npt.NDArray[np.float64]:
     """Return the seconds of each seed with drawn computation times instead of their mean."""
     clients = np.arange(setting.clients_per_round)
     gradients = np.full(len(clients), setting.local_steps * task.samples_per_step)

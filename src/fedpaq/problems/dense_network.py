@@ -64,9 +64,7 @@ def recognise(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> 
         return None
     widths = (linear[0].in_features, *(layer.out_features for layer in linear))
     kind = _loss_kind(loss)
-    expected = (
-        (torch.int64, (len(inputs),)) if kind == CROSS_ENTROPY else (torch.float32, (len(inputs), widths[-1]))
-    )
+    expected = (torch.int64, (len(inputs),)) if kind == CROSS_ENTROPY else (torch.float32, (len(inputs), widths[-1]))
     if kind is None or (targets.dtype, tuple(targets.shape)) != expected:
         return None
     return DenseNetwork(widths, kind)

@@ -155,16 +155,10 @@ PROBLEMS = {
         "dense network 3072-75-75-75-75-10 on CIFAR-10, p = 248,335",
     ),
     "cifar100-mlp": ProblemEntry(
-        DenseClassifier("cifar100", (100,)),
-        "cifar100",
-        0.05,
-        "dense network 3072-100-100 on CIFAR-100, p = 317,400",
+        DenseClassifier("cifar100", (100,)), "cifar100", 0.05, "dense network 3072-100-100 on CIFAR-100, p = 317,400"
     ),
     "synthetic-quadratic": ProblemEntry(
-        _synthetic_quadratic,
-        None,
-        0.05,
-        "strongly convex quadratic with L, mu, sigma and optimum known, p = 20",
+        _synthetic_quadratic, None, 0.05, "strongly convex quadratic with L, mu, sigma and optimum known, p = 20"
     ),
     "synthetic-logistic": ProblemEntry(
         _synthetic_logistic, None, 0.5, "small logistic regression for up to millions of clients, p = 10"

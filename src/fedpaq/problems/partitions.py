@@ -80,9 +80,7 @@ class Partition:
         return cls(np.concatenate([np.zeros(0, np.int64), *runs]).astype(np.int64), offsets)
 
 
-def iid(
-    num_samples: int, num_clients: int, *, seed: int = 0, samples_per_client: int | None = None
-) -> Partition:
+def iid(num_samples: int, num_clients: int, *, seed: int = 0, samples_per_client: int | None = None) -> Partition:
     """Deal shuffled samples evenly; sizes differ by at most one, or are ``samples_per_client`` [m].
 
     >>> iid(10, 3).sizes().tolist()

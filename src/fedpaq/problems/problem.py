@@ -72,9 +72,7 @@ class Problem:
         self.regularization, self.name, self.known = float(regularization), name, known
         self.inputs = as_tensor("inputs", inputs)  # (N, ...)
         self.targets = as_tensor("targets", targets).to(self.inputs.device)  # (N, ...)
-        self._parameters = {
-            key: value.detach() for key, value in model.named_parameters() if value.requires_grad
-        }
+        self._parameters = {key: value.detach() for key, value in model.named_parameters() if value.requires_grad}
         self._frozen = {
             key: value.detach().clone() for key, value in model.named_parameters() if not value.requires_grad
         }
@@ -251,9 +249,7 @@ class Problem:
             )
         low, high = int(self.partition.indices.min()), int(self.partition.indices.max())
         if low < 0 or high >= len(self.inputs):
-            raise ConfigError(
-                f"partition names sample {low if low < 0 else high}; choose 0..{len(self.inputs) - 1}"
-            )
+            raise ConfigError(f"partition names sample {low if low < 0 else high}; choose 0..{len(self.inputs) - 1}")
         for name, values in (("inputs", self.inputs), ("targets", self.targets)):
             if not bool(torch.isfinite(values).all()):
                 raise DatasetError(f"{name} hold NaN or infinity; clean the data first")

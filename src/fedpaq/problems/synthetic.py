@@ -63,9 +63,7 @@ def synthetic_quadratic(
     require_positive("noise", noise, zero_allowed=True)
     require_positive("regularization", regularization, zero_allowed=True)
     if smoothness < strong_convexity:
-        raise ConfigError(
-            f"smoothness={smoothness} is below strong_convexity={strong_convexity}; choose L >= mu"
-        )
+        raise ConfigError(f"smoothness={smoothness} is below strong_convexity={strong_convexity}; choose L >= mu")
     curvature = np.linspace(smoothness, strong_convexity, dimension).astype(np.float32)  # (p,)
     centre = normals(Purpose.DATA, Key(seed=seed), dimension)  # (p,)
     spread = normals(Purpose.DATA, Key(seed=seed, round=1), samples_per_client * dimension)

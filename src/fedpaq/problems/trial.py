@@ -39,9 +39,7 @@ def _from_array(name: str, values: Any) -> Tensor:
         # torch warns about arrays it could write to by accident, such as memory maps.
         return torch.as_tensor(array if array.flags.writeable else array.copy())
     except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{name} cannot become a tensor ({error}); pass numbers in a rectangular array"
-        ) from error
+        raise ConfigError(f"{name} cannot become a tensor ({error}); pass numbers in a rectangular array") from error
 
 
 def try_model(problem: Problem) -> Tensor:
@@ -55,8 +53,7 @@ def try_model(problem: Problem) -> Tensor:
             outputs = problem.outputs(flat, x)
     except Exception as error:
         raise ConfigError(
-            f"model failed on inputs of shape {tuple(x.shape)} and type {x.dtype}: "
-            f"{type(error).__name__}: {error}"
+            f"model failed on inputs of shape {tuple(x.shape)} and type {x.dtype}: {type(error).__name__}: {error}"
         ) from error
     if not isinstance(outputs, Tensor) or outputs.ndim == 0 or len(outputs) != len(x):
         raise ConfigError(

@@ -77,9 +77,7 @@ def _check_moments(quantizer: Any, update: Float32, name: str, trials: int, seed
         error = abs(values.mean() - exact @ direction)
         allowed = SIGMAS * values.std() / math.sqrt(trials) + 1e-5 * norm * np.abs(direction).sum()
         if error > allowed:
-            raise _fail(
-                quantizer, f"is biased on {name} updates {label}: off by {error:.3g}, allowed {allowed:.3g}"
-            )
+            raise _fail(quantizer, f"is biased on {name} updates {label}: off by {error:.3g}, allowed {allowed:.3g}")
     squared = ((estimates - exact) ** 2).sum(axis=1) / norm**2
     bound = quantizer.variance_bound(update.size)
     if squared.mean() > bound + SIGMAS * squared.std() / math.sqrt(trials) + 1e-6:

@@ -29,9 +29,7 @@ class Nonzeros:
         return Nonzeros(levels, np.array([0, part.stop - part.start]), self.positions[part], self.values[part])
 
 
-def compact_rows(
-    levels: npt.NDArray[Any], counts: Int64, positions: Int64, values: npt.NDArray[np.int16]
-) -> Nonzeros:
+def compact_rows(levels: npt.NDArray[Any], counts: Int64, positions: Int64, values: npt.NDArray[np.int16]) -> Nonzeros:
     """Return the non-zeros of levels (r, p), of which row j of (r, room) holds the first ``counts[j]``."""
     ends = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=ends[1:])

@@ -125,9 +125,7 @@ class History:
         try:
             values = strict_json.loads(text)
             if values["format"] != FORMAT:
-                raise ConfigError(
-                    f"format={values['format']!r} is of another version; this one reads {FORMAT!r}"
-                )
+                raise ConfigError(f"format={values['format']!r} is of another version; this one reads {FORMAT!r}")
             params = np.frombuffer(base64.b64decode(values["params"], validate=True), "<f4")
             history = cls(
                 **{key: values[key] for key in _TEXTS + _MAPPINGS + _COUNTS + ("diverged",)},
@@ -146,9 +144,7 @@ class History:
                 _require_type(name, getattr(self, name), kind)
         _require_type("diverged", self.diverged, str | None)
         if self.params.shape != (self.dimension,) or not self.records:
-            raise ValueError(
-                f"dimension={self.dimension}, {self.params.size} params, {len(self.records)} records"
-            )
+            raise ValueError(f"dimension={self.dimension}, {self.params.size} params, {len(self.records)} records")
         for record in self.records:
             _require_types(record)
 

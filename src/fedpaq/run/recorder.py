@@ -48,12 +48,7 @@ class RunRecorder:
             self._keep(state, run, _evaluated(BEFORE, first))
 
     def round_done(
-        self,
-        state: RunState,
-        runs: Int64,
-        participants: Int64,
-        payload_bytes: Int64,
-        download_bytes: Int64,
+        self, state: RunState, runs: Int64, participants: Int64, payload_bytes: Int64, download_bytes: Int64
     ) -> None:
         """Record the last round of the given runs: participants (runs, r), bytes (runs,)."""
         round, settings = state.rounds_done, self._settings

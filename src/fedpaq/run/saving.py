@@ -47,9 +47,7 @@ class CheckpointPolicy:
 class SavedRun:
     """Saves the state after each round; ``policy`` is None where this process does not save."""
 
-    def __init__(
-        self, settings: RunSettings, state: RunState, policy: CheckpointPolicy | None, ranks: Ranks
-    ) -> None:
+    def __init__(self, settings: RunSettings, state: RunState, policy: CheckpointPolicy | None, ranks: Ranks) -> None:
         self._settings, self._state, self._policy, self._ranks = settings, state, policy, ranks
         self._identity = {} if policy is None else settings.identity()
         self._is_new = True
@@ -74,9 +72,7 @@ class SavedRun:
                 return
             yield round
             done = self._state.rounds_done
-            if self._policy is not None and (
-                done == self._settings.num_rounds or done % self._policy.every == 0
-            ):
+            if self._policy is not None and (done == self._settings.num_rounds or done % self._policy.every == 0):
                 self._save()
 
     def _save(self) -> None:
@@ -88,8 +84,7 @@ class SavedRun:
         path, params = str(policy.path), self._state.params
         if not policy.resume:
             raise CheckpointError(
-                f"checkpoint={path!r} exists; pass --resume (resume=True) to continue its run, "
-                "or choose another file"
+                f"checkpoint={path!r} exists; pass --resume (resume=True) to continue its run, or choose another file"
             )
         header, arrays = files.load(path, max_bytes=2 * params.nbytes + MARGIN_BYTES * len(params))
         kind = header.get("kind")

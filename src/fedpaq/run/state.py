@@ -71,9 +71,7 @@ class RunState:
         header = {"rounds_done": self.rounds_done, "diverged": diverged}
         return header, {"params": self.params, **to_columns(self.records)}
 
-    def take_up(
-        self, header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], settings: RunSettings
-    ) -> None:
+    def take_up(self, header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], settings: RunSettings) -> None:
         """Become the state that ``to_parts`` gave; raise ValueError or KeyError if it cannot be one."""
         params, runs, done = arrays["params"], len(self.records), header["rounds_done"]
         if params.shape != self.params.shape or params.dtype != np.float32:

@@ -71,9 +71,7 @@ def payload_bytes(messages: Sequence[Message]) -> list[int]:
     return [len(payload) for payload in codec.encode_batch(messages)]
 
 
-def quantize_or_mark_diverged(
-    quantizer: Quantizer, updates: Any, work: LocalWork
-) -> tuple[Sequence[Message], Int64]:
+def quantize_or_mark_diverged(quantizer: Quantizer, updates: Any, work: LocalWork) -> tuple[Sequence[Message], Int64]:
     """Return the messages, of zeros where an update is not finite, and the runs diverged by such updates."""
     on_device = device_batch(quantizer, updates, work)
     if on_device is not None:

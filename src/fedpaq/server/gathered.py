@@ -59,11 +59,7 @@ class GatheredInbox:
         self._diverged[diverged] = 1
         payloads = codec.encode_batch(messages)
         jobs = np.empty(len(payloads), JOB)
-        jobs["length"], jobs["seed"], jobs["client"] = (
-            [len(each) for each in payloads],
-            work.seeds,
-            work.clients,
-        )
+        jobs["length"], jobs["seed"], jobs["client"] = ([len(each) for each in payloads], work.seeds, work.clients)
         self._payloads += payloads
         self._jobs.append(jobs)
         self._round = work.round
@@ -93,7 +89,5 @@ def _unpacked(part: bytes, runs: int) -> tuple[npt.NDArray[Any], list[memoryview
     start = 8 + jobs.nbytes
     ends = start + runs + np.cumsum(jobs["length"])
     view = memoryview(part)
-    payloads = [
-        view[end - size : end] for end, size in zip(ends.tolist(), jobs["length"].tolist(), strict=True)
-    ]
+    payloads = [view[end - size : end] for end, size in zip(ends.tolist(), jobs["length"].tolist(), strict=True)]
     return jobs, payloads, np.frombuffer(part, np.uint8, runs, start)

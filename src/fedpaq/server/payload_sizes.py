@@ -65,9 +65,7 @@ def stream_bytes(signed: Tensor, counts: Int64, dimension: int, quantizer: LowPr
     ends = np.concatenate([[0], np.cumsum(counts)])
     values = flat[at].cpu().numpy().astype(np.int16)
     width = quantizer.bucket_size or dimension
-    streams = gap_code.encode_nonzeros(
-        ends, at.cpu().numpy() - starts, values, dimension, quantizer.levels, width
-    )
+    streams = gap_code.encode_nonzeros(ends, at.cpu().numpy() - starts, values, dimension, quantizer.levels, width)
     return np.array([len(stream) for stream in streams], np.float64)
 
 

@@ -113,9 +113,7 @@ class RotatedOnDevice:
         """Return the messages and which of them are usable."""
         nothing = Blocks(self._dimension, 1)
         keys = self._work.keys()
-        messages: list[Message] = [
-            self._on_host.get(j, zero_message(nothing, keys[j])) for j in range(len(keys))
-        ]
+        messages: list[Message] = [self._on_host.get(j, zero_message(nothing, keys[j])) for j in range(len(keys))]
         usable = self._finite.copy()
         for group in (group for chunk in self._groups for group in chunk):
             usable[group.jobs] = group.usable.cpu().numpy()
@@ -158,8 +156,7 @@ class RotatedOnDevice:
         for start in range(0, int(close.sum()), FETCHED):
             some = np.flatnonzero(close)[start : start + FETCHED]
             parts = [
-                np.ascontiguousarray(found[some, a : a + c.count])
-                for a, c in zip(firsts, self._cuts, strict=True)
+                np.ascontiguousarray(found[some, a : a + c.count]) for a, c in zip(firsts, self._cuts, strict=True)
             ]
             errors = plans.best_cuts(self._cuts, parts, totals[some], bits)[1]  # to the last bit
             rows = self._updates[some.tolist()].cpu().numpy()
@@ -218,13 +215,7 @@ class RotatedOnDevice:
             self._groups.append(groups)
 
     def _round(
-        self,
-        jobs: Int64,
-        numbers: Tensor,
-        cut: Blocks,
-        found: Decisions,
-        parts: Sequence[Tensor],
-        energies: Tensor,
+        self, jobs: Int64, numbers: Tensor, cut: Blocks, found: Decisions, parts: Sequence[Tensor], energies: Tensor
     ) -> Group:
         """Rotate and round some jobs, all cut alike; nothing here waits for the GPU."""
         rotation, scaling = cuda.load("rotation"), cuda.load("scales")
@@ -239,9 +230,7 @@ class RotatedOnDevice:
         rounded = cuda.load("rounding").round_blocks(
             rotated, bits.view(torch.int32), least, inverses, max(int(wanted.max()), 0), kind
         )
-        scales = scaling.find_scales(
-            rounded, energies, factors, mantissa_bits, seeds, self._work.round, clients
-        )
+        scales = scaling.find_scales(rounded, energies, factors, mantissa_bits, seeds, self._work.round, clients)
         usable = scaling.are_usable(rounded, scales, cut.growth)
         return Group(jobs, rows, cut, wanted, found.mantissa_bits[jobs], rounded, scales, signs, shape, usable)
 

@@ -68,9 +68,7 @@ def take_sample(groups: Sequence[Any]) -> Sample:
     some = min(max(int(EXACT / max(expected, 1.0)), 1), SAMPLED)
     every = slice(None, None, -(-len(group.jobs) // some))
     rounded = group.rounded
-    guesses = [
-        block_bits(one.rounded.counts, one.rounded.magnitudes, blocks.padded, blocks.size) for one in groups
-    ]
+    guesses = [block_bits(one.rounded.counts, one.rounded.magnitudes, blocks.padded, blocks.size) for one in groups]
     statistics = (rounded.counts[every].sum(1), rounded.largest[every].amax(1), group.scales[every].reshape(-1))
     found = torch.cat([part.double() for part in (*guesses, *statistics)]).cpu().numpy()
     signed = rounded.levels[every]
@@ -87,9 +85,7 @@ def take_sample(groups: Sequence[Any]) -> Sample:
     )  # fmt: skip
 
 
-def payload_bytes(
-    samples: Sequence[Sample], on_host: Mapping[int, Message], dimension: int, jobs: int
-) -> Float64:
+def payload_bytes(samples: Sequence[Sample], on_host: Mapping[int, Message], dimension: int, jobs: int) -> Float64:
     """Return the payload bytes (jobs,); jobs of no sample are on the host or zeros."""
     nothing = zero_message(Blocks(dimension, 1), Key(seed=0))
     sizes: Float64 = np.full(jobs, float(len(codec.encode(nothing))))

@@ -47,9 +47,7 @@ class Uplink(Protocol):
         """Return an empty inbox for one round."""
 
 
-def choose_uplink(
-    quantizer: Quantizer, aggregation: Aggregation, problem: Problem, ranks: Ranks = ALONE
-) -> Uplink:
+def choose_uplink(quantizer: Quantizer, aggregation: Aggregation, problem: Problem, ranks: Ranks = ALONE) -> Uplink:
     """Return the uplink for where the problem's data is; only a plain mean of known messages stays on a GPU."""
     if ranks.size > 1:
         return Gathered(quantizer, aggregation, ranks)

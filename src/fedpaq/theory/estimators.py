@@ -100,9 +100,7 @@ def _from_formula(full_loss: FullLoss, linear: LinearModel, start: Float64, end:
     source = f"linear model: {linear.curvature[0]:.3g} <= l'' <= {linear.curvature[1]:.3g}"
     certainty: Certainty = "exact" if constant else "bound"
     if np.isfinite(linear.slope):
-        variance = Estimate(
-            linear.slope**2 * linear.mean_square, "bound", f"linear model: |l'| <= {linear.slope:.3g}"
-        )
+        variance = Estimate(linear.slope**2 * linear.mean_square, "bound", f"linear model: |l'| <= {linear.slope:.3g}")
     else:
         variance = largest_variance(full_loss, [start, 0.5 * (start + end), end])
     return Estimates(
@@ -132,9 +130,7 @@ def _from_points(full_loss: FullLoss, start: Float64, end: Float64) -> Estimates
     )
 
 
-def descend(
-    full_loss: FullLoss, start: Float64, steps: int = DESCENT_STEPS, enough: float = -math.inf
-) -> Float64:
+def descend(full_loss: FullLoss, start: Float64, steps: int = DESCENT_STEPS, enough: float = -math.inf) -> Float64:
     """Return where L-BFGS arrives from ``start``, or where the loss first was ``enough``."""
 
     def stop_when_enough(intermediate_result: Any) -> None:
@@ -181,9 +177,7 @@ def _variance_at(
     return value, float(np.sqrt(weights @ np.square(squares - value) / len(samples)))
 
 
-def extreme_curvatures(
-    full_loss: FullLoss, point: Float64, dense_params: int = DENSE_PARAMS
-) -> tuple[float, float]:
+def extreme_curvatures(full_loss: FullLoss, point: Float64, dense_params: int = DENSE_PARAMS) -> tuple[float, float]:
     """Return the least and largest eigenvalue of the Hessian, built whole up to ``dense_params``."""
     if len(point) <= dense_params:
         hessian = np.stack([full_loss.hessian_product(point, row) for row in np.eye(len(point))])
@@ -210,9 +204,7 @@ def largest_curvature(full_loss: FullLoss, point: Float64, flipped_at: float | N
     return float(values[0])
 
 
-def _gap(
-    full_loss: FullLoss, start: Float64, end: Float64, convexity: float | None, floor: float | None
-) -> Estimate:
+def _gap(full_loss: FullLoss, start: Float64, end: Float64, convexity: float | None, floor: float | None) -> Estimate:
     """Return f(x_0) - f*: from a strongly convex minimum, from a floor of the loss, or from a descent."""
     first, last = full_loss.value(start), full_loss.value(end)
     if convexity is not None:

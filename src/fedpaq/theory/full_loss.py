@@ -114,10 +114,7 @@ class FullLoss:
         for start, stop in itertools.pairwise([0, *steps.tolist(), self.num_samples]):
             for first in range(start, stop, ROWS):
                 rows = slice(first, min(first + ROWS, stop))
-                yield (
-                    float(self.weights[first]) * (rows.stop - first),
-                    (self._inputs[rows], self.targets[rows]),
-                )
+                yield (float(self.weights[first]) * (rows.stop - first), (self._inputs[rows], self.targets[rows]))
 
     def _tensor(self, values: npt.NDArray[Any]) -> Tensor:
         return torch.as_tensor(np.asarray(values)).to(self._dtype)

@@ -46,16 +46,12 @@ class LinearModel:
 def linear_model(full_loss: FullLoss) -> LinearModel | None:
     """Return the problem as a linear model, or None if it is not one (or too large)."""
     problem = full_loss.problem
-    labels, label_of = np.unique(
-        full_loss.targets.numpy().reshape(full_loss.num_samples, -1), return_inverse=True
-    )
+    labels, label_of = np.unique(full_loss.targets.numpy().reshape(full_loss.num_samples, -1), return_inverse=True)
     if problem.dimension > MOST_PARAMS or len(labels) > MOST_LABELS or label_of.size != full_loss.num_samples:
         return None
     if not _is_affine(full_loss):
         return None
-    ranges = [
-        _derivative_ranges(full_loss, int(np.flatnonzero(label_of.ravel() == i)[0])) for i in range(len(labels))
-    ]
+    ranges = [_derivative_ranges(full_loss, int(np.flatnonzero(label_of.ravel() == i)[0])) for i in range(len(labels))]
     shares = np.bincount(label_of.ravel(), weights=full_loss.weights)
     gram, mean_square = _gram(full_loss)
     return LinearModel(

@@ -168,9 +168,7 @@ class StronglyConvexBound:
         eta = self.step_size()(k)
         needed = [
             Condition(text="eta tau <= 1 / L", left=eta * tau, right=1 / L),
-            Condition(
-                text="eta tau <= mu / (4 (mu^2 + B1))", left=eta * tau, right=mu / (4 * (mu**2 + self.b1))
-            ),
+            Condition(text="eta tau <= mu / (4 (mu^2 + B1))", left=eta * tau, right=mu / (4 * (mu**2 + self.b1))),
             Condition(text="eta <= c^2 mu / (4 n)", left=eta, right=self.loss_scale**2 * mu / (4 * n)),
         ]
         if self.variant != "corrected":  # the sharper Lemma 2 needs eta <= 1 / L only

@@ -13,14 +13,7 @@ pytestmark = pytest.mark.flower
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [
-        ("rounds=3", 3),
-        ("rate=0.5", 0.5),
-        ("name=x", "x"),
-        ("name=a=b", "a=b"),
-        ("name=", ""),
-        ("tiny=1e-3", 1e-3),
-    ],
+    [("rounds=3", 3), ("rate=0.5", 0.5), ("name=x", "x"), ("name=a=b", "a=b"), ("name=", ""), ("tiny=1e-3", 1e-3)],
 )
 def test_a_setting_on_the_command_line_becomes_a_number_where_it_can(text, value):
     key, found = __main__._setting(text)

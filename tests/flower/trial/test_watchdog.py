@@ -13,9 +13,7 @@ from fedpaq.flower.trial import watchdog
 
 pytestmark = pytest.mark.flower
 
-STUBBORN = (
-    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(600)"
-)
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(600)"
 
 
 def ids(processes):

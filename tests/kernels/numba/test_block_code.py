@@ -44,8 +44,7 @@ def test_tokens_are_counted_in_the_tables_of_class_and_sign_before(name):
         assert entries[i] == table * STRIDE + tokens.token_of(level)
     assert np.array_equal(counts.sum(axis=0), np.bincount(entries, minlength=counts.shape[1]))
     lanes = [
-        np.bincount(entries[np.arange(row.size) % 256 // 64 == lane], minlength=counts.shape[1])
-        for lane in range(4)
+        np.bincount(entries[np.arange(row.size) % 256 // 64 == lane], minlength=counts.shape[1]) for lane in range(4)
     ]
     assert np.array_equal(counts, lanes)
 

@@ -35,8 +35,7 @@ def plain_sgd(params, widths, batches, step_size, decay, loss):
             slopes = delta.T @ inputs[number], delta.sum(axis=0)
             delta = (delta @ weight) * (inputs[number] > 0)
             layers[number] = [
-                part - step_size * (slope + decay * part)
-                for part, slope in zip((weight, bias), slopes, strict=True)
+                part - step_size * (slope + decay * part) for part, slope in zip((weight, bias), slopes, strict=True)
             ]
     return np.concatenate([part.ravel() for layer in layers for part in layer])
 

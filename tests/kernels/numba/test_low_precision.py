@@ -22,8 +22,7 @@ def test_a_batch_in_machine_code_is_the_twin_row_by_row(count, dimension, levels
     rng = np.random.default_rng(seed)
     updates = rng.standard_normal((count, dimension)) * rng.choice([0, 1e-30, 1, 1e10], (count, dimension))
     keys = [
-        Key(seed=int(rng.integers(2**63)), round=int(rng.integers(2**32)), client=client)
-        for client in range(count)
+        Key(seed=int(rng.integers(2**63)), round=int(rng.integers(2**32)), client=client) for client in range(count)
     ]
     updates = updates.astype(np.float32)
     batch = LowPrecision(levels, bucket_size).quantize_batch(updates, keys)

@@ -71,10 +71,7 @@ def test_all_kernels_can_be_compiled_ahead():
 
 def test_unknown_kernels_are_refused():
     done = subprocess.run(
-        [sys.executable, "-m", "fedpaq.kernels.numba", "philox", "phlox"],
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-m", "fedpaq.kernels.numba", "philox", "phlox"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1 and done.stdout == ""
     assert f"unknown kernels phlox; known: {', '.join(KERNELS)}" in done.stderr
@@ -102,15 +99,9 @@ def test_without_numba_the_twins_send_the_same_bytes(monkeypatch):
 
 
 def test_kernels_and_twins_were_written_for_the_same_numbers():
-    for name, twin in (
-        ("gap_code", gap_code),
-        ("block_code", block_code),
-        ("adaptive_integers", adaptive_integers),
-    ):
+    for name, twin in (("gap_code", gap_code), ("block_code", block_code), ("adaptive_integers", adaptive_integers)):
         kernels = compiled.load(name)
-        shared = [
-            key for key in vars(kernels) if key.isupper() and not key.startswith("_") and hasattr(twin, key)
-        ]
+        shared = [key for key in vars(kernels) if key.isupper() and not key.startswith("_") and hasattr(twin, key)]
         assert len(shared) >= 4
         assert {key: getattr(kernels, key) for key in shared} == {key: getattr(twin, key) for key in shared}
     kernels = compiled.load("low_precision")

@@ -74,9 +74,7 @@ def test_a_room_too_small_is_not_left_and_the_size_is_told():
 def read_by_the_twin(body, probabilities, widths):
     decoder = RangeDecoder(body)
     try:
-        found = [
-            (decoder.code(int(p)), decoder.raw(int(w))) for p, w in zip(probabilities, widths, strict=True)
-        ]
+        found = [(decoder.code(int(p)), decoder.raw(int(w))) for p, w in zip(probabilities, widths, strict=True)]
         decoder.finish()
     except WireFormatError:
         return None

@@ -17,9 +17,7 @@ def blocks_of(size):
     ties = RNG.integers(-3, 4, size).astype(np.float32)
     one = np.zeros(size, np.float32)
     one[size // 2] = -2.0
-    return np.stack([RNG.standard_normal(size), np.where(RNG.random(size) < 0.5, -1, 1), ties, one]).astype(
-        np.float32
-    )
+    return np.stack([RNG.standard_normal(size), np.where(RNG.random(size) < 0.5, -1, 1), ties, one]).astype(np.float32)
 
 
 @pytest.mark.parametrize("size", [1, 2, 64, 1024, 8192])

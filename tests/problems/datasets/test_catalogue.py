@@ -22,9 +22,7 @@ def test_the_catalogue_lists_complete_entries():
 
 
 def test_unknown_dataset_names_suggest_the_nearest():
-    with pytest.raises(
-        ConfigError, match=r"unknown dataset 'cifar-10'; known: .* \(did you mean 'cifar10'\?\)"
-    ):
+    with pytest.raises(ConfigError, match=r"unknown dataset 'cifar-10'; known: .* \(did you mean 'cifar10'\?\)"):
         load_dataset("cifar-10")
 
 

@@ -7,16 +7,7 @@ import tarfile
 
 import pytest
 
-from dataset_files import (
-    arrays_for,
-    assert_same,
-    cifar_archive,
-    cifar_members,
-    entry,
-    load_offline,
-    small,
-    tar_gz,
-)
+from dataset_files import arrays_for, assert_same, cifar_archive, cifar_members, entry, load_offline, small, tar_gz
 from fedpaq.errors import DatasetError
 from fedpaq.problems.datasets import cifar_binary
 
@@ -79,10 +70,7 @@ def hostile_archives() -> dict[str, tuple[bytes, str]]:
             tar_gz([(entry("zeros", 5_000_000), bytes(5_000_000))]),
             "unpacks to more bytes than the dataset has",
         ),
-        "a bomb of a name": (
-            tar_gz([(entry("a" * 5_000_000, 0), b"")]),
-            "unpacks to more bytes than the dataset has",
-        ),
+        "a bomb of a name": (tar_gz([(entry("a" * 5_000_000, 0), b"")]), "unpacks to more bytes than the dataset has"),
     }
 
 

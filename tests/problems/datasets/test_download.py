@@ -82,9 +82,7 @@ def served(server: Server, name: str) -> tuple[DatasetSpec, Arrays]:
     files = []
     for file, content in zip(dataset.files, contents, strict=True):
         server.files[file.name] = content
-        files.append(
-            OfficialFile(name=file.name, sha256=hashlib.sha256(content).hexdigest(), num_bytes=len(content))
-        )
+        files.append(OfficialFile(name=file.name, sha256=hashlib.sha256(content).hexdigest(), num_bytes=len(content)))
     address = f"http://127.0.0.1:{server.server_address[1]}/"
     return dataclasses.replace(dataset, files=tuple(files), address=address), arrays
 

@@ -34,9 +34,7 @@ def test_missing_idx_files_are_named(tmp_path):
     dataset = small("mnist")
     write_idx(dataset, arrays_for(dataset), tmp_path / "mnist")
     (tmp_path / "mnist" / "t10k-labels-idx1-ubyte.gz").unlink()
-    with pytest.raises(
-        DatasetError, match=r"holds only some of mnist's files; fetch t10k-labels-idx1-ubyte.gz from"
-    ):
+    with pytest.raises(DatasetError, match=r"holds only some of mnist's files; fetch t10k-labels-idx1-ubyte.gz from"):
         load_offline(dataset, tmp_path, tmp_path / "cache")
 
 
@@ -48,14 +46,8 @@ def test_missing_idx_files_are_named(tmp_path):
         (lambda data: data[:10], "is not an IDX file of 3-dimensional bytes"),
         (lambda data: b"", "is not an IDX file"),
         (lambda data: b"\0\0\x0d\3" + data[4:], "is not an IDX file of 3-dimensional bytes"),  # floats
-        (
-            lambda data: data[:4] + struct.pack(">I", 2**32 - 1) + data[8:],
-            r"claims shape \(4294967295, 28, 28\)",
-        ),
-        (
-            lambda data: data[:4] + struct.pack(">I", 19) + data[8:],
-            r"claims shape \(19, 28, 28\), not \(20, 28, 28\)",
-        ),
+        (lambda data: data[:4] + struct.pack(">I", 2**32 - 1) + data[8:], r"claims shape \(4294967295, 28, 28\)"),
+        (lambda data: data[:4] + struct.pack(">I", 19) + data[8:], r"claims shape \(19, 28, 28\), not \(20, 28, 28\)"),
         (lambda data: data[:8] + struct.pack(">2I", 56, 14) + data[16:], r"claims shape \(20, 56, 14\)"),
     ],
 )

@@ -83,11 +83,7 @@ VALID = valid_files()
 def test_damaged_bytes_are_read_right_or_refused(name, data, tmp_path):
     content = bytearray(VALID[name])
     # Archives keep their directories at either end: damage those more often than pixels.
-    near = (
-        st.integers(0, 400)
-        | st.integers(len(content) - 700, len(content) - 1)
-        | st.integers(0, len(content) - 1)
-    )
+    near = st.integers(0, 400) | st.integers(len(content) - 700, len(content) - 1) | st.integers(0, len(content) - 1)
     for position in data.draw(st.lists(near, min_size=1, max_size=4)):
         content[position] ^= data.draw(st.integers(1, 255))
     if data.draw(st.booleans()):

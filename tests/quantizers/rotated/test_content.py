@@ -23,9 +23,7 @@ def decode(content, p, key=KEY):
     return rotated_code.decode(memoryview(content), p, key)
 
 
-@pytest.mark.parametrize(
-    ("p", "bits"), [(512, 6), (785, 2), (5000, 0.1), (5000, 1), (40_000, 0.05), (60_000, 3)]
-)
+@pytest.mark.parametrize(("p", "bits"), [(512, 6), (785, 2), (5000, 0.1), (5000, 1), (40_000, 0.05), (60_000, 3)])
 def test_messages_come_back(p, bits):
     message = message_of(p, bits)
     assert decode(rotated_code.encode(message), p) == message

@@ -31,9 +31,7 @@ def test_what_is_compiled_decides_as_its_twin(dimension, bits, monkeypatch):
     body, cuts, energies, firsts, totals = table_of(dimension, bits)
     asked, twin = [], decisions._decide_closely
     monkeypatch.setattr(
-        decisions,
-        "_decide_closely",
-        lambda found, rows, *rest: asked.append(len(rows)) or twin(found, rows, *rest),
+        decisions, "_decide_closely", lambda found, rows, *rest: asked.append(len(rows)) or twin(found, rows, *rest)
     )
     here = decisions.decide(cuts, energies, firsts, totals, body)
     monkeypatch.setattr(compiled, "load", lambda name: None)

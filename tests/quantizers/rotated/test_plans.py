@@ -28,8 +28,7 @@ def test_plans_of_many_updates_are_those_of_each(dimension, bits, monkeypatch):
     body = body_bits(dimension, fedpaq.Rotated(bits=bits).target_bytes(dimension))
     cuts = candidates(dimension, body)
     energies = [
-        np.stack([block_energies(row, cut) if cut.count > 1 else row.sum()[None] for row in cells])
-        for cut in cuts
+        np.stack([block_energies(row, cut) if cut.count > 1 else row.sum()[None] for row in cells]) for cut in cuts
     ]
     best, errors = plans.best_cuts(cuts, energies, cells.sum(axis=1), body)
     asked = []

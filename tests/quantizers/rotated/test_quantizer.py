@@ -86,8 +86,6 @@ def test_wrong_settings_are_refused(wrong):
         Rotated(**wrong)
 
 
-@pytest.mark.parametrize(
-    "quantizer", [Rotated(0.05), Rotated(2.0), Rotated(payload_bytes=60)], ids=lambda q: q.name
-)
+@pytest.mark.parametrize("quantizer", [Rotated(0.05), Rotated(2.0), Rotated(payload_bytes=60)], ids=lambda q: q.name)
 def test_rotated_is_a_quantizer(quantizer):
     check_quantizer(quantizer, trials=200)

@@ -20,9 +20,7 @@ def test_low_precision_is_used_where_few_coordinates_carry_the_update():
     message = Rotated(payload_bytes=60).quantize(spiky, key=Key(seed=0))
     assert isinstance(message, QuantizedMessage)
     assert np.linalg.norm(message.dequantize() - spiky) < 0.05
-    assert isinstance(
-        Rotated(payload_bytes=300).quantize(np.ones(20_000, np.float32), key=Key(seed=0)), RotatedMessage
-    )
+    assert isinstance(Rotated(payload_bytes=300).quantize(np.ones(20_000, np.float32), key=Key(seed=0)), RotatedMessage)
 
 
 def clustered(p):

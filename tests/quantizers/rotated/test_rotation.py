@@ -21,9 +21,7 @@ from fedpaq.randomness import Purpose
 RNG = np.random.default_rng(0)
 
 
-@pytest.mark.parametrize(
-    ("dimension", "count"), [(1, 1), (3, 1), (33, 1), (300, 1), (785, 2), (5000, 1), (20_001, 5)]
-)
+@pytest.mark.parametrize(("dimension", "count"), [(1, 1), (3, 1), (33, 1), (300, 1), (785, 2), (5000, 1), (20_001, 5)])
 def test_rotation_keeps_norms_and_its_back_is_its_transpose(dimension, count):
     blocks, key = Blocks(dimension, count), Key(seed=5, round=3, client=9)
     update = RNG.standard_normal(dimension).astype(np.float32)

@@ -77,13 +77,7 @@ def curve_with(ratio):
 
 @pytest.mark.parametrize(
     ("ratio", "verdict"),
-    [
-        (0.0, "holds"),
-        (1.0, "holds"),
-        (math.nextafter(1.0, 2.0), "fails"),
-        (math.nan, "fails"),
-        (None, "silent"),
-    ],
+    [(0.0, "holds"), (1.0, "holds"), (math.nextafter(1.0, 2.0), "fails"), (math.nan, "fails"), (None, "silent")],
 )
 def test_a_bound_holds_up_to_the_mean_itself(ratio, verdict):
     assert curve_with(ratio).verdict == verdict
@@ -108,9 +102,7 @@ def test_a_check_without_any_bound_is_silent_and_does_not_hold(ratios, verdict):
 
 @pytest.mark.parametrize("quantizer", [Identity(), LowPrecision(4)])
 def test_a_setting_is_json_with_its_quantizer_by_text(quantizer):
-    setting = CheckSetting(
-        clients_per_round=3, local_steps=2, batch_size=None, quantizer=quantizer, num_seeds=4
-    )
+    setting = CheckSetting(clients_per_round=3, local_steps=2, batch_size=None, quantizer=quantizer, num_seeds=4)
     assert json.loads(json.dumps(setting.to_dict())) == {
         "clients_per_round": 3,
         "local_steps": 2,

@@ -17,9 +17,7 @@ from fedpaq.theory.verification import mean_squared_gradients, squared_errors
 from fedpaq.theory.verification.measurement import virtual_means, with_seeds
 
 PROBLEM = synthetic_quadratic(num_clients=4, dimension=3, samples_per_client=3)
-CONFIG = fedpaq.FedPAQConfig(
-    clients_per_round=2, local_steps=2, total_steps=6, batch_size=1, step_size=0.05, seed=9
-)
+CONFIG = fedpaq.FedPAQConfig(clients_per_round=2, local_steps=2, total_steps=6, batch_size=1, step_size=0.05, seed=9)
 
 
 def test_seeds_count_from_zero_and_nothing_else_changes():
@@ -56,9 +54,7 @@ def test_the_first_virtual_mean_is_what_the_clients_received():
 
 def test_virtual_means_average_every_client_step_by_step(non_convex):
     """Against a plain loop over runs, clients and steps with the same draws."""
-    config = fedpaq.FedPAQConfig(
-        clients_per_round=2, local_steps=3, total_steps=3, batch_size=4, step_size=0.3, seed=5
-    )
+    config = fedpaq.FedPAQConfig(clients_per_round=2, local_steps=3, total_steps=3, batch_size=4, step_size=0.3, seed=5)
     configs = [config, replace(config, seed=6, step_size=0.1)]
     start = np.random.default_rng(0).normal(size=(2, non_convex.dimension)).astype(np.float32)
     means = virtual_means(non_convex, configs, 2, start)
@@ -68,9 +64,7 @@ def test_virtual_means_average_every_client_step_by_step(non_convex):
             mean = torch.stack(locals_).double().mean(0).numpy()
             assert means[step][run] == pytest.approx(mean, abs=1e-6)
             for client in range(non_convex.num_clients):
-                draws = minibatches(
-                    np.array([run_config.seed], np.uint64), 2, np.array([client]), np.array([40]), 12
-                )
+                draws = minibatches(np.array([run_config.seed], np.uint64), 2, np.array([client]), np.array([40]), 12)
                 batch = non_convex.batch(draws.reshape(3, 4)[step])
                 gradient = torch.func.grad(non_convex.objective)(locals_[client], *batch)
                 locals_[client] = locals_[client] - run_config.step_size * gradient
@@ -78,9 +72,7 @@ def test_virtual_means_average_every_client_step_by_step(non_convex):
 
 def test_with_all_clients_and_no_quantizer_the_run_follows_the_virtual_mean(non_convex):
     """r = n, tau = 1, Identity is parallel SGD: x_{k+1} is the mean of all clients' single steps."""
-    config = fedpaq.FedPAQConfig(
-        clients_per_round=4, local_steps=1, total_steps=2, batch_size=4, step_size=0.3, seed=1
-    )
+    config = fedpaq.FedPAQConfig(clients_per_round=4, local_steps=1, total_steps=2, batch_size=4, step_size=0.3, seed=1)
     seen = []
     fedpaq.train(non_convex, config, callback=lambda record, params: seen.append(params.copy()))
     two_steps = replace(config, local_steps=2)
@@ -89,9 +81,7 @@ def test_with_all_clients_and_no_quantizer_the_run_follows_the_virtual_mean(non_
 
 
 def test_mean_squared_gradient_of_a_run_without_noise_is_that_of_gradient_descent(quadratic):
-    config = fedpaq.FedPAQConfig(
-        clients_per_round=4, local_steps=1, total_steps=6, batch_size=None, step_size=0.2
-    )
+    config = fedpaq.FedPAQConfig(clients_per_round=4, local_steps=1, total_steps=6, batch_size=None, step_size=0.2)
     x, total = np.zeros(5), 0.0
     curvature = np.linspace(2.0, 1.0, 5)
     for _ in range(6):
@@ -109,9 +99,7 @@ def test_lemma_1_holds_in_the_package_itself(quadratic):
     """
     runs, quantizer = 4000, fedpaq.LowPrecision(1)
     config = fedpaq.FedPAQConfig(clients_per_round=2, local_steps=2, total_steps=2, batch_size=2, step_size=0.2)
-    everyone = fedpaq.FedPAQConfig(
-        clients_per_round=4, local_steps=2, total_steps=2, batch_size=2, step_size=0.2
-    )
+    everyone = fedpaq.FedPAQConfig(clients_per_round=4, local_steps=2, total_steps=2, batch_size=2, step_size=0.2)
     drawn = _final_params(quadratic, with_seeds(config, runs), quantizer)
     hat = _final_params(quadratic, with_seeds(everyone, runs), quantizer)
     bar = _final_params(quadratic, with_seeds(everyone, runs), fedpaq.Identity())

@@ -65,9 +65,7 @@ def test_averaged_gradient_stays_under_theorem_2_and_falls_like_one_over_the_roo
 
 def test_a_problem_without_optimum_has_no_theorem_1(non_convex):
     with pytest.raises(ConfigError, match="no unique optimum"):
-        check_strongly_convex(
-            non_convex, estimate(non_convex), CheckSetting(clients_per_round=3, local_steps=2)
-        )
+        check_strongly_convex(non_convex, estimate(non_convex), CheckSetting(clients_per_round=3, local_steps=2))
 
 
 def test_the_worst_ratio_is_taken_where_there_is_a_bound():

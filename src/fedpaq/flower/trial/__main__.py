@@ -48,11 +48,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--tls", action="store_true", help="encrypt, and admit registered SuperNodes only")
     parser.add_argument("--folder", help="where logs and certificates go (default: a new folder)")
     parser.add_argument(
-        "--run-config",
-        nargs="*",
-        default=[],
-        metavar="KEY=VALUE",
-        help="settings of the app's [tool.flwr.app.config]",
+        "--run-config", nargs="*", default=[], metavar="KEY=VALUE", help="settings of the app's [tool.flwr.app.config]"
     )
     return parser.parse_args()
 

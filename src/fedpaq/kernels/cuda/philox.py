@@ -57,12 +57,8 @@ def draw_samples_kernel(seeds, clients, indices, offsets, samples, round, count,
         tl.store(samples + job * count + draw, tl.load(indices + start + position, mask=inside), mask=inside)
 
 
-def draw_samples(
-    indices: Tensor, offsets: Tensor, seeds: Tensor, round: int, clients: Tensor, samples: Tensor
-) -> None:
+def draw_samples(indices: Tensor, offsets: Tensor, seeds: Tensor, round: int, clients: Tensor, samples: Tensor) -> None:
     """Fill ``samples`` (jobs, count) as ``clients.work.draw_samples`` would; all int64 on one device."""
     jobs, count = samples.shape
     groups = triton.cdiv(count, GROUP.value)
-    draw_samples_kernel[(jobs * groups,)](
-        seeds, clients, indices, offsets, samples, round, count, groups, num_warps=2
-    )
+    draw_samples_kernel[(jobs * groups,)](seeds, clients, indices, offsets, samples, round, count, groups, num_warps=2)

@@ -172,9 +172,7 @@ def rotate_back_kernel(
 def draw_words(seeds: Tensor, round: int, clients: Tensor, purpose: int, words: Tensor) -> None:
     """Fill words (jobs, 256 k) int32 with the start of each job's stream."""
     groups = words.shape[1] // 256
-    words_kernel[(len(words) * groups,)](
-        seeds, clients, words, round, groups, words.stride(0), purpose, num_warps=2
-    )
+    words_kernel[(len(words) * groups,)](seeds, clients, words, round, groups, words.stride(0), purpose, num_warps=2)
 
 
 def draw_signs(seeds: Tensor, round: int, clients: Tensor, shape: Shape) -> Tensor:

@@ -39,10 +39,7 @@ def classify(row, classes):
 
 
 @njit(
-    [
-        types.void(row, types.uint8[::1], types.uint8[::1], types.uint16[::1], types.int64[:, ::1])
-        for row in _ROWS
-    ],
+    [types.void(row, types.uint8[::1], types.uint8[::1], types.uint16[::1], types.int64[:, ::1]) for row in _ROWS],
     cache=True,
     nogil=True,
 )
@@ -226,9 +223,7 @@ def encode_extras(row, out):
     return at
 
 
-@njit(
-    [types.int64(_BODY, types.int64, kind[::1]) for kind in (types.int8, types.int16)], cache=True, nogil=True
-)
+@njit([types.int64(_BODY, types.int64, kind[::1]) for kind in (types.int8, types.int16)], cache=True, nogil=True)
 def add_extras(data, limit, levels):
     """Add the raw bits to the large levels; return 0, or the kind of fault."""
     held, count, at = 0, 0, 0

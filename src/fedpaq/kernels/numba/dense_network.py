@@ -76,20 +76,7 @@ def sgd_step(params, widths, activations, deltas, batch, step_size, decay, label
         for row in range(batch):
             target[row * after : (row + 1) * after] = bias
         sizes[0], sizes[1], sizes[2] = after, batch, before
-        gemm(
-            _TRANSPOSED,
-            _PLAIN,
-            sizes,
-            1.0,
-            weight,
-            before,
-            activations[layer],
-            before,
-            1.0,
-            target,
-            after,
-            letters,
-        )
+        gemm(_TRANSPOSED, _PLAIN, sizes, 1.0, weight, before, activations[layer], before, 1.0, target, after, letters)
         if layer + 1 < layers:
             for i in range(batch * after):
                 target[i] = max(target[i], np.float32(0.0))

@@ -73,9 +73,7 @@ def decode_side(body, classes, frequencies, tokens, initial, reciprocals):
         if seen[table // CONTEXTS]:
             for token in range(tokens):
                 mean = 2 * (w0 + w1 + w2 + w3)
-                low, size, code, at, step = get_integer(
-                    low, size, code, at, body, states, reciprocals, TABLES_AT, mean
-                )
+                low, size, code, at, step = get_integer(low, size, code, at, body, states, reciprocals, TABLES_AT, mean)
                 if step < 0:
                     return LEFT_INTERVAL
                 if step > TOTAL:

@@ -65,14 +65,7 @@ def encode_job(job, ends, positions, values, dimension, levels, guess, initial, 
     """Encode the non-zeros ends[job] : ends[job + 1] into out[rooms[job] : rooms[job + 1]]."""
     part = slice(ends[job], ends[job + 1])
     sizes[job] = put_nonzeros(
-        positions[part],
-        values[part],
-        dimension,
-        levels,
-        guess,
-        initial,
-        reciprocals,
-        out[rooms[job] : rooms[job + 1]],
+        positions[part], values[part], dimension, levels, guess, initial, reciprocals, out[rooms[job] : rooms[job + 1]]
     )
 
 
@@ -86,20 +79,14 @@ _ENCODE = (
 def encode(ends, positions, values, dimension, levels, guess, initial, reciprocals, out, rooms, sizes):
     """Encode many messages, one after another; ``sizes`` receives the bytes each needed."""
     for job in range(sizes.size):
-        encode_job(
-            job, ends, positions, values, dimension, levels, guess, initial, reciprocals, out, rooms, sizes
-        )
+        encode_job(job, ends, positions, values, dimension, levels, guess, initial, reciprocals, out, rooms, sizes)
 
 
 @njit(_ENCODE, cache=True, parallel=True, nogil=True)
-def encode_on_threads(
-    ends, positions, values, dimension, levels, guess, initial, reciprocals, out, rooms, sizes
-):
+def encode_on_threads(ends, positions, values, dimension, levels, guess, initial, reciprocals, out, rooms, sizes):
     """Encode many messages, spread over threads."""
     for job in prange(sizes.size):
-        encode_job(
-            job, ends, positions, values, dimension, levels, guess, initial, reciprocals, out, rooms, sizes
-        )
+        encode_job(job, ends, positions, values, dimension, levels, guess, initial, reciprocals, out, rooms, sizes)
 
 
 # Payloads are immutable bytes, so the body is a read-only array.

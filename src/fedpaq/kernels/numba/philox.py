@@ -85,12 +85,7 @@ def first_words(purpose, seeds, round, clients, out):
         out[job], _, _, _ = philox(uint32(0), uint32(round), uint32(clients[job]), c3, k0, k1)
 
 
-@njit(
-    "void(uint64[::1], int64, int64[::1], int64[::1], int64[:, ::1])",
-    cache=True,
-    parallel=True,
-    nogil=True,
-)
+@njit("void(uint64[::1], int64, int64[::1], int64[::1], int64[:, ::1])", cache=True, parallel=True, nogil=True)
 def minibatches(seeds, round, clients, sizes, out):
     """Fill ``out`` (jobs, count) with positions; twin: ``randomness.minibatches`` without numba."""
     for job in prange(out.shape[0]):

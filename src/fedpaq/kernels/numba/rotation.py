@@ -142,9 +142,7 @@ def _rotate_back(levels, length, size, turns, scales, seed, round, client, out):
 
 
 _FORTH = types.void(_VECTOR, types.int64, types.int64, types.float32[::1], *_KEY, types.float32[:, ::1])
-_BACK = types.void(
-    _LEVELS, types.int64, types.int64, types.int64, types.float64[::1], *_KEY, types.float32[::1]
-)
+_BACK = types.void(_LEVELS, types.int64, types.int64, types.int64, types.float64[::1], *_KEY, types.float32[::1])
 rotate = njit(_FORTH, cache=True, nogil=True)(_rotate)
 rotate_on_threads = njit(_FORTH, cache=True, parallel=True, nogil=True)(_rotate)
 rotate_back = njit(_BACK, cache=True, nogil=True)(_rotate_back)

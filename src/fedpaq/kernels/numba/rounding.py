@@ -135,13 +135,7 @@ def _round_blocks(rotated, wanted, least, levels, products, counts, largest):
 
 _INTEGERS = types.int64[::1]
 _SIGNATURE = types.void(
-    types.float32[:, ::1],
-    _INTEGERS,
-    types.float32[::1],
-    types.int16[::1],
-    types.float64[::1],
-    _INTEGERS,
-    _INTEGERS,
+    types.float32[:, ::1], _INTEGERS, types.float32[::1], types.int16[::1], types.float64[::1], _INTEGERS, _INTEGERS
 )
 round_blocks = njit(_SIGNATURE, cache=True, nogil=True)(_round_blocks)
 round_blocks_on_threads = njit(_SIGNATURE, cache=True, parallel=True, nogil=True)(_round_blocks)

@@ -28,11 +28,7 @@ def encode(indices, initial, reciprocals, out):
     return put_end(low, size, at, out)
 
 
-@njit(
-    types.int64(_BODY, types.int64, types.int32[::1], types.int64[::1], types.int64[::1]),
-    cache=True,
-    nogil=True,
-)
+@njit(types.int64(_BODY, types.int64, types.int32[::1], types.int64[::1], types.int64[::1]), cache=True, nogil=True)
 def decode(body, most, initial, reciprocals, indices):
     """Fill ``indices`` from its second entry on; return 0, or the kind of fault."""
     states = initial.copy()

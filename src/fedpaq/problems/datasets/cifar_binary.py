@@ -32,9 +32,7 @@ class Layout:
 
 
 LAYOUTS = {
-    "cifar10": Layout(
-        "cifar-10-batches-bin", tuple(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin", 1
-    ),
+    "cifar10": Layout("cifar-10-batches-bin", tuple(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin", 1),
     "cifar100": Layout("cifar-100-binary", ("train.bin",), "test.bin", 2),
 }
 
@@ -42,10 +40,7 @@ LAYOUTS = {
 def locate(dataset: DatasetSpec, folder: Path) -> Path | None:
     """Return the unpacked folder or the archive under ``folder``, if there is one."""
     for name in dataset.folders:
-        for candidate in (
-            folder / name / LAYOUTS[dataset.name].folder,
-            folder / name / dataset.files[0].name,
-        ):
+        for candidate in (folder / name / LAYOUTS[dataset.name].folder, folder / name / dataset.files[0].name):
             if candidate.exists():
                 return candidate
     return None

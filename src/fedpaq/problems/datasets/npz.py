@@ -46,12 +46,7 @@ def bundled() -> Arrays:
 
 
 def _array(
-    dataset: DatasetSpec,
-    path: Path,
-    archive: zipfile.ZipFile,
-    key: str,
-    most_rows: int,
-    row_shape: tuple[int, ...],
+    dataset: DatasetSpec, path: Path, archive: zipfile.ZipFile, key: str, most_rows: int, row_shape: tuple[int, ...]
 ) -> UInt8:
     if f"{key}.npy" not in archive.namelist():
         raise dataset.damaged(path, f"has no array {key!r}")

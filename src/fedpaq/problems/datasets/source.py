@@ -83,16 +83,12 @@ def read(dataset: DatasetSpec, source: Source) -> Dataset:
         raise
     except OSError as error:
         raise dataset.damaged(source.path, f"cannot be read ({error})") from error
-    for part, images, labels in (
-        ("train", arrays.x_train, arrays.y_train),
-        ("test", arrays.x_test, arrays.y_test),
-    ):
+    for part, images, labels in (("train", arrays.x_train, arrays.y_train), ("test", arrays.x_test, arrays.y_test)):
         if len(images) != len(labels):
             raise dataset.damaged(source.path, f"has {len(images)} {part} images but {len(labels)} labels")
         if labels.max() >= dataset.num_labels:
             raise dataset.damaged(
-                source.path,
-                f"has {part} label {labels.max()}, outside {dataset.name}'s 0..{dataset.num_labels - 1}",
+                source.path, f"has {part} label {labels.max()}, outside {dataset.name}'s 0..{dataset.num_labels - 1}"
             )
     return Dataset(dataset, source, arrays)
 

@@ -53,9 +53,7 @@ def gaussian_curve() -> tuple[Float64, Float64, Float64]:
             rates[i] = 0.5 * math.log2(2 * math.pi * math.e) - math.log2(2 * half)
             densities[i] = 1 - 2 * half / math.sqrt(2 * math.pi)
             continue
-        tails = np.array(
-            [math.erfc(edge / math.sqrt(2)) for edge in half * np.arange(1, 2 * int(10 / half) + 3, 2)]
-        )
+        tails = np.array([math.erfc(edge / math.sqrt(2)) for edge in half * np.arange(1, 2 * int(10 / half) + 3, 2)])
         parts = np.concatenate([[1 - tails[0]], tails[:-1] - tails[1:]])  # zero, then both signs of each level
         parts = parts[parts > 0]
         rates[i] = -float(parts @ np.log2(parts)) + tails[0]

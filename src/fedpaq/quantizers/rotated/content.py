@@ -58,9 +58,7 @@ def encode(message: RotatedMessage) -> bytes:
         body = block_code.encode(levels, most)
     else:
         found = collect(levels[None], np.array([message.nonzeros]))
-        body = gap_code.encode_nonzeros(
-            found.ends, found.positions, found.values, levels.size, most, levels.size
-        )[0]
+        body = gap_code.encode_nonzeros(found.ends, found.positions, found.values, levels.size, most, levels.size)[0]
     index = scale_index(message.scales[message.scales > 0], message.mantissa_bits)
     fields = pack_varint(most) + bytes([message.mantissa_bits]) + pack_varint(int(index[0]))
     if message.blocks.count > 1:

@@ -11,14 +11,7 @@ import numpy.typing as npt
 from fedpaq.kernels import numba as compiled
 from fedpaq.quantizers.message import Float32, Float64
 from fedpaq.quantizers.rotated import plans
-from fedpaq.quantizers.rotated.allocation import (
-    EXCESS,
-    NEWTON_STEPS,
-    SCALE_BITS,
-    SPARSE_RATE,
-    gaussian_curve,
-    kept,
-)
+from fedpaq.quantizers.rotated.allocation import EXCESS, NEWTON_STEPS, SCALE_BITS, SPARSE_RATE, gaussian_curve, kept
 from fedpaq.quantizers.rotated.message import MOST_MANTISSA_BITS
 from fedpaq.quantizers.rotated.rotation import Blocks
 from fedpaq.quantizers.rotated.sketch import GUESS, LEAST_MANTISSA_BITS
@@ -43,9 +36,7 @@ class Decisions:
     least: Float32
 
 
-def decide(
-    cuts: Sequence[Blocks], energies: Float64, firsts: Sequence[int], totals: Float64, bits: float
-) -> Decisions:
+def decide(cuts: Sequence[Blocks], energies: Float64, firsts: Sequence[int], totals: Float64, bits: float) -> Decisions:
     """Plan updates; the blocks of cut c have the energies (updates, columns) from column ``firsts[c]`` on."""
     updates, width = len(totals), max(cut.count for cut in cuts)
     found = Decisions(
@@ -81,8 +72,7 @@ def _decide_closely(
     if not rows.size:
         return
     parts = [
-        np.ascontiguousarray(energies[rows, first : first + cut.count])
-        for first, cut in zip(firsts, cuts, strict=True)
+        np.ascontiguousarray(energies[rows, first : first + cut.count]) for first, cut in zip(firsts, cuts, strict=True)
     ]
     found.best[rows], found.errors[rows] = plans.best_cuts(cuts, parts, totals[rows], bits)
     for number, cut in enumerate(cuts):

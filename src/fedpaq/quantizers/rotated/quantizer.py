@@ -64,16 +64,12 @@ class Rotated:
             require_int("payload_bytes", self.payload_bytes, LEAST_BYTES)
             object.__setattr__(self, "payload_bytes", int(self.payload_bytes))
         elif not (isinstance(self.bits, int | float | np.number) and 0 < self.bits <= MOST_BITS):
-            raise ConfigError(
-                f"bits={self.bits!r} is out of range; choose more than 0 and at most {MOST_BITS:g}"
-            )
+            raise ConfigError(f"bits={self.bits!r} is out of range; choose more than 0 and at most {MOST_BITS:g}")
 
     @property
     def name(self) -> str:
         """Short label for tables and reports."""
-        return (
-            f"rotated({self.bits:g} bits)" if self.bits is not None else f"rotated({self.payload_bytes} bytes)"
-        )
+        return f"rotated({self.bits:g} bits)" if self.bits is not None else f"rotated({self.payload_bytes} bytes)"
 
     def target_bytes(self, dimension: int) -> int:
         """Return the bytes a payload should have."""
@@ -102,9 +98,7 @@ class Rotated:
         """Quantize one update, a (p,) float32 array or tensor."""
         return self.quantize_batch(as_vector(update)[None, :], [key])[0]
 
-    def quantize_batch(
-        self, updates: Any, keys: Keys | Sequence[Key]
-    ) -> list[RotatedMessage | QuantizedMessage]:
+    def quantize_batch(self, updates: Any, keys: Keys | Sequence[Key]) -> list[RotatedMessage | QuantizedMessage]:
         """Quantize r updates (r, p) with their keys; equal, to the bit, to one by one."""
         rows, keys = as_float32(updates), Keys.of(keys)  # (r, p)
         require_a_key_each(rows, keys)

@@ -13,14 +13,7 @@ import numpy as np
 from fedpaq.errors import NonFiniteUpdateError
 from fedpaq.kernels import numba as compiled
 from fedpaq.quantizers.message import Float32, Float64
-from fedpaq.quantizers.rotated.allocation import (
-    SPARSE_RATE,
-    Allocation,
-    block_energies,
-    densities,
-    half_steps,
-    share,
-)
+from fedpaq.quantizers.rotated.allocation import SPARSE_RATE, Allocation, block_energies, densities, half_steps, share
 from fedpaq.quantizers.rotated.message import (
     LARGEST,
     MOST_MANTISSA_BITS,

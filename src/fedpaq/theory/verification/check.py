@@ -125,7 +125,6 @@ class Check:
             standard_error=np.array(values["standard_error"]),
             slope=None if slope is None else Slope(**slope),
             bounds=[
-                BoundCurve(**{**bound, "values": np.array(bound["values"], np.float64)})
-                for bound in values["bounds"]
+                BoundCurve(**{**bound, "values": np.array(bound["values"], np.float64)}) for bound in values["bounds"]
             ],
         )

@@ -35,11 +35,7 @@ def with_seeds(config: FedPAQConfig, num_seeds: int) -> list[FedPAQConfig]:
 
 
 def squared_errors(
-    problem: Problem,
-    configs: Sequence[FedPAQConfig],
-    optimum: Float64,
-    *,
-    quantizer: Quantizer | None = None,
+    problem: Problem, configs: Sequence[FedPAQConfig], optimum: Float64, *, quantizer: Quantizer | None = None
 ) -> Float64:
     """Return ||x_k - x*||^2 of each run before the first and after every round: (runs, K + 1)."""
     errors = np.full((len(configs), configs[0].num_rounds + 1), np.nan)
@@ -69,9 +65,7 @@ def mean_squared_gradients(
     return totals / config.total_steps
 
 
-def virtual_means(
-    problem: Problem, configs: Sequence[FedPAQConfig], round: int, params: Float32
-) -> list[Float64]:
+def virtual_means(problem: Problem, configs: Sequence[FedPAQConfig], round: int, params: Float32) -> list[Float64]:
     """Return xbar_{k,0}, ..., xbar_{k,tau-1} of each run from its x_k: tau times (runs, p)."""
     everyone = np.tile(np.arange(problem.num_clients), (len(configs), 1))
     gradients = torch.func.vmap(torch.func.grad(problem.objective))
@@ -86,9 +80,7 @@ def virtual_means(
     return means
 
 
-def _sweep(
-    problem: Problem, configs: Sequence[FedPAQConfig], quantizer: Quantizer | None, measure: Callback
-) -> None:
+def _sweep(problem: Problem, configs: Sequence[FedPAQConfig], quantizer: Quantizer | None, measure: Callback) -> None:
     histories = sweep(problem, configs, quantizer=quantizer, evaluate_every=0, callback=measure)
     for history in histories:
         if history.diverged is not None:

@@ -56,11 +56,7 @@ def check_strongly_convex(
 
 
 def _compare_errors(
-    problem: Problem,
-    setting: CheckSetting,
-    bounds: Sequence[StronglyConvexBound],
-    errors: Float64,
-    start: int,
+    problem: Problem, setting: CheckSetting, bounds: Sequence[StronglyConvexBound], errors: Float64, start: int
 ) -> Check:
     mean = errors.mean(axis=0)
     rounds = np.arange(start, start + errors.shape[1])
