@@ -8,13 +8,13 @@ from torch import nn
 import fedpaq
 
 
-def make_problem(kind: str, num_clients: int = 8, samples: int = 160) -> fedpaq.Problem:
+def make_problem(kind: str, num_clients: int = 8, samples: int = 160, partition=None) -> fedpaq.Problem:
     """Return a small problem of one of three kinds, the same at every call."""
     generator = torch.Generator().manual_seed(7)
     inputs = torch.randn(samples, 1, 6, 6, generator=generator)
     labels = torch.randint(0, 3, (samples,), generator=generator)
     inputs[:, 0, 0, 0] += labels.float()
-    partition = fedpaq.problems.iid(samples, num_clients, seed=1)
+    partition = partition or fedpaq.problems.iid(samples, num_clients, seed=1)
     with torch.random.fork_rng():
         torch.manual_seed(3)
         if kind == "logistic":

@@ -62,7 +62,8 @@ def problem_app(problem, config, *mods, **settings) -> ClientApp:
             client=context.node_config["partition-id"],
             params=message.content["arrays"]["params"].numpy(),
         )
-        content = RecordDict({"arrays": record(params=trained), "metrics": MetricRecord({"num-examples": 1})})
+        examples = int(problem.partition.sizes()[context.node_config["partition-id"]])
+        content = RecordDict({"arrays": record(params=trained), "metrics": MetricRecord({"num-examples": examples})})
         return Message(content, reply_to=message)
 
     return app

@@ -42,7 +42,7 @@ def test_the_model_moves_by_the_mean_of_what_the_payloads_decode_to(levels):
     for item in items:
         mean.add(item)
     moved, exact = mean.apply(start)
-    assert mean.count == 4 and exact == b"" and moved.dtype == np.float32
+    assert mean.weight == 4 and exact == b"" and moved.dtype == np.float32
     np.testing.assert_allclose(moved, start + decoded_mean(items), rtol=1e-6, atol=1e-6)
 
 
@@ -64,7 +64,7 @@ def test_a_payload_that_does_not_decode_leaves_the_mean_as_it_was(aggregation):
     for cut in (other.payload[:-1], other.payload + b"\0", payload(update(0, SIZE + 1))):
         with pytest.raises(WireFormatError):
             mean.add(Upload(1, Key(seed=0, client=1), cut, b"", MetricRecord()))
-    assert mean.count == 1
+    assert mean.weight == 1
     np.testing.assert_array_equal(mean.apply(np.zeros(SIZE, np.float32))[0], before)
 
 

@@ -148,7 +148,7 @@ def test_norms_of_buckets_count_together():
 
 def test_closing_needs_no_more_than_the_record_says():
     closed = ClosedRound(1, [0], [], {}, [0], RoundMean(LAYOUT))
-    assert closed.mean.count == 0
+    assert closed.mean.weight == 0
     foreign = Array(dtype="uint8", shape=(3,), stype="pickle", data=b"abc")
     reply = reply_to(question(), arrays={"arrays": ArrayRecord({"w": foreign})})
     assert "the reply holds 1 arrays" in refusal(Rules(LAYOUT), reply)

@@ -19,7 +19,7 @@ def test_a_round_sorts_replies_into_counted_rejected_and_late_whatever_their_ord
     closed = closed_with([(2, good), (0, good[:-2])])
     assert (closed.server_round, closed.asked, closed.late) == (3, [0, 1, 2], [1])
     assert [upload.client for upload in closed.counted] == [2] and list(closed.rejected) == [0]
-    assert closed.mean.count == 1
+    assert closed.mean.weight == 1
 
 
 @given(st.permutations(range(5)))

@@ -13,7 +13,7 @@ from fedpaq import ConfigError, DivergedError, codec
 from fedpaq.flower import FedPAQ, exchange, quantize_mod
 from fedpaq.quantizers import LowPrecision
 from fedpaq.randomness import Key, sample_without_replacement
-from fedpaq.server.aggregation import TrimmedMean
+from fedpaq.server.aggregation import TrimmedMean, WeightedMean
 from flower.flower_apps import drifting_app, forged, payload_of, problem_app, quantizing, record
 from flower.in_process_grid import InProcessGrid
 from small_problems import make_problem
@@ -487,3 +487,33 @@ def test_the_mean_is_uniform_whatever_the_number_of_examples():
     grid = InProcessGrid(drifting_app(quantize_mod(levels=None)), 3)  # moves 0.1 (i + 1), has i + 1 examples
     result = FedPAQ(clients_per_round=3, fraction_evaluate=0.0).start(grid, vector(), num_rounds=1)
     np.testing.assert_allclose(result.arrays["w"].numpy(), 0.2, rtol=1e-6)
+
+
+def test_the_mean_may_be_weighted_by_examples_exact_arrays_included():
+    model = record(w=np.zeros(40, np.float32), running_mean=np.zeros(2, np.float32))
+    grid = InProcessGrid(drifting_app(quantize_mod(levels=None)), 3)
+    strategy = FedPAQ(clients_per_round=3, fraction_evaluate=0.0, aggregation="weighted")
+    arrays = strategy.start(grid, model, num_rounds=1).arrays
+    np.testing.assert_allclose(arrays["w"].numpy(), 0.1 * (1 + 4 + 9) / 6, rtol=1e-6)
+    np.testing.assert_allclose(arrays["running_mean"].numpy(), 0.1 * (1 + 4 + 9) / 6, rtol=1e-6)
+
+
+def test_a_weighted_mean_refuses_clients_without_a_weight():
+    strategy = FedPAQ(clients_per_round=2, fraction_evaluate=0.0, aggregation="weighted", weighted_by_key="n")
+    with pytest.raises(ConfigError, match="client=0 rejected: n=None in the metrics of the reply cannot weight"):
+        strategy.start(quantizing(2), vector(), num_rounds=3)
+
+
+def test_a_weighted_deployment_is_the_weighted_simulation(config):
+    uneven = fedpaq.problems.Partition(np.arange(160), np.array([0, 3, 33, 42, 43, 57, 62, 122, 160]))
+    problem = make_problem("logistic", partition=uneven)
+    app = problem_app(problem, config, quantizer="rotated:0.5")
+    settings = {"clients_per_round": config.clients_per_round, "num_clients": 8, "seed": config.seed}
+    strategy = FedPAQ(**settings, aggregation="weighted", fraction_evaluate=0.0)
+    result = strategy.start(InProcessGrid(app, 8), record(params=problem.initial_params), num_rounds=config.num_rounds)
+    simulated = fedpaq.train(
+        problem, config, quantizer=fedpaq.Rotated(bits=0.5), aggregation=WeightedMean(), executor="sequential"
+    )
+    np.testing.assert_array_equal(result.arrays["params"].numpy(), simulated.params, strict=True)
+    uniform = fedpaq.train(problem, config, quantizer=fedpaq.Rotated(bits=0.5), executor="sequential")
+    assert not np.array_equal(uniform.params, simulated.params)

@@ -12,7 +12,7 @@ import pytest
 
 import fedpaq
 from fedpaq.hardware.ranks import Ranks
-from fedpaq.server import Encoded, Gathered
+from fedpaq.server import Encoded, Gathered, WeightedMean
 from small_rounds import QUANTIZERS, SERVERS, send_in_parts, updates_of, work_of
 
 
@@ -73,3 +73,15 @@ def test_a_run_that_diverges_on_one_rank_is_lost_on_all_and_the_other_on_none(se
     for mean, sizes in shared_round(lambda ranks: Gathered(quantizer, server, ranks), size, updates, work, 2):
         assert np.array_equal(mean[1 - lost], kept[0][1 - lost]) and sizes[1 - lost] == kept[1][1 - lost]
         assert np.isnan(mean[lost]).all()
+
+
+def test_ranks_weight_clients_as_one_process_does():
+    work = work_of(runs=2, per_run=3)
+    updates, quantizer = updates_of(work, 30), fedpaq.LowPrecision(levels=2)
+    weights = lambda clients: 1 + 10 * np.asarray(clients)
+    expected = send_in_parts(Encoded(quantizer, WeightedMean(), weights), updates, work, 2)
+    uniform = send_in_parts(Encoded(quantizer, WeightedMean()), updates, work, 2)
+    assert not np.array_equal(expected[0], uniform[0])
+    make = lambda ranks: Gathered(quantizer, WeightedMean(), ranks, weights)
+    for mean, _ in shared_round(make, 3, updates, work, 2):
+        np.testing.assert_array_equal(mean, expected[0])

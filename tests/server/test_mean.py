@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpaq import Key, LowPrecision, WireFormatError, encode
+from fedpaq import Identity, Key, LowPrecision, Rotated, WireFormatError, encode
 from fedpaq.server.mean import MeanAccumulator, add_messages
 
 
@@ -49,3 +49,17 @@ def test_a_payload_that_does_not_decode_does_not_count():
         with pytest.raises(WireFormatError):
             accumulator.add_payload(bad, 0, Key(seed=0))
     assert np.array_equal(accumulator.mean(), before)
+
+
+@pytest.mark.parametrize("quantizer", [LowPrecision(1), LowPrecision(300, 16), Rotated(bits=0.5), Identity()])
+def test_weights_count_the_same_for_messages_and_payloads(quantizer):
+    updates = np.random.default_rng(0).standard_normal((4, 700)).astype(np.float32)
+    keys, weights = [Key(seed=1, client=client) for client in range(4)], np.array([1.0, 7.0, 2.0, 500.0])
+    messages, run_of = quantizer.quantize_batch(updates, keys), np.zeros(4, np.int64)
+    by_message, by_payload = MeanAccumulator(1, 700), MeanAccumulator(1, 700)
+    by_message.add(messages, run_of, weights)
+    for message, key, weight in zip(messages, keys, weights, strict=True):
+        by_payload.add_payload(encode(message), 0, key, weight)
+    assert np.array_equal(by_message.mean(), by_payload.mean())
+    expected = np.average([message.dequantize() for message in messages], axis=0, weights=weights)
+    np.testing.assert_allclose(by_message.mean()[0], expected, rtol=1e-6, atol=1e-9)

@@ -59,7 +59,10 @@ def run(
         Path | None, typer.Option("--output", "-o", help="Write the history to this file, as JSON.")
     ] = None,
     aggregation: Annotated[
-        str, typer.Option(help="mean, clipped or trimmed; the last two limit the harm of dishonest clients.")
+        str,
+        typer.Option(
+            help="mean, weighted (by examples), clipped or trimmed; the last two limit the harm of dishonest clients."
+        ),
     ] = "mean",
     checkpoint: Annotated[Path | None, typer.Option(help="Save the state of the run to this file.")] = None,
     checkpoint_every: Annotated[int, typer.Option(help="Rounds between two saves.")] = 1,

@@ -13,29 +13,32 @@ from fedpaq.errors import DivergedError
 from fedpaq.flower.layout import Float32, Layout
 from fedpaq.flower.replies import Upload
 from fedpaq.server import Aggregation, Mean
+from fedpaq.server.mean import MeanAccumulator
 
 Float64 = npt.NDArray[np.float64]
 ONLY_RUN = 0
 
 
 class RoundMean:
-    """Takes uploads in; ``count`` of them so far."""
+    """Takes uploads in, each with its weight."""
 
     def __init__(self, layout: Layout, aggregation: Aggregation | None = None) -> None:
-        self._layout, self.count = layout, 0
+        self._layout, self.weight = layout, 0.0
         self._accumulator = (aggregation or Mean()).start(1, layout.dimension)
         self._exact: dict[str, Float64] = {}
         self._first = b""
 
     def add(self, upload: Upload) -> None:
         """Take one upload in; on WireFormatError everything is as it was."""
-        self._accumulator.add_payload(upload.payload, ONLY_RUN, upload.key)
+        if isinstance(self._accumulator, MeanAccumulator):
+            self._accumulator.add_payload(upload.payload, ONLY_RUN, upload.key, upload.weight)
+        else:
+            self._accumulator.add_payload(upload.payload, ONLY_RUN, upload.key)
         for name, values in self._layout.exact_arrays(upload.exact).items():
             if values.dtype.kind == "f":
-                self._exact[name] = self._exact.get(name, 0.0) + values.astype(np.float64)
-        if self.count == 0:
-            self._first = upload.exact
-        self.count += 1
+                self._exact[name] = self._exact.get(name, 0.0) + upload.weight * values.astype(np.float64)
+        self._first = self._first or upload.exact
+        self.weight += upload.weight
 
     def apply(self, params: Float32) -> tuple[Float32, bytes]:
         """Return x_{k+1} and the exact arrays: floats averaged, integers of the first upload."""
@@ -49,5 +52,5 @@ class RoundMean:
             )
         exact = self._layout.exact_arrays(self._first)
         for name, total in self._exact.items():
-            exact[name] = (total / self.count).astype(exact[name].dtype)
+            exact[name] = (total / self.weight).astype(exact[name].dtype)
         return moved, self._layout.exact(exact)

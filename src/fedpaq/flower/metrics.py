@@ -13,6 +13,7 @@ import numpy as np
 from flwr.app import MetricRecord
 
 from fedpaq.cost_model import CostModel
+from fedpaq.flower.replies import usable_weight
 from fedpaq.flower.rounds import ClosedRound, RoundRecord
 
 Metrics = dict[str, Any]  # numbers and lists of numbers
@@ -29,7 +30,7 @@ def mean_metrics(reports: Sequence[MetricRecord], weighted_by: str) -> Metrics:
     """
     if not reports:
         return {}
-    weights = np.array([_weight(report.get(weighted_by)) for report in reports])
+    weights = np.array([usable_weight(report.get(weighted_by)) for report in reports])
     weights = weights / weights.sum() if weights.sum() > 0 else np.full(len(reports), 1 / len(reports))
     means: Metrics = {}
     for name in reports[0]:
@@ -94,10 +95,3 @@ def round_metrics(closed: ClosedRound, dimension: int, pricing: Pricing | None) 
     if pricing is not None:
         values["fedpaq-modelled-seconds"] = pricing.seconds(closed, dimension)
     return values
-
-
-def _weight(value: Any) -> float:
-    """Return a usable weight: a positive finite number, else 0."""
-    if isinstance(value, int | float) and np.isfinite(value) and value > 0:
-        return float(value)
-    return 0.0

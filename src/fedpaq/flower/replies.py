@@ -34,6 +34,7 @@ class Upload:
     payload: bytes
     exact: bytes
     metrics: MetricRecord
+    weight: float = 1.0  # how often it counts in the mean
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Rules:
     max_update_norm: float | None = None
     seed: int = 0
     round: int = 0  # FedPAQ's, from 0
+    weighted_by: str | None = None  # the metric that weights the model; None: every client counts once
 
     def read(self, client: int, reply: FlowerMessage) -> Upload:
         """Return a reply's upload, or raise WireFormatError with the reason."""
@@ -57,9 +59,22 @@ class Rules:
             raise WireFormatError(str(error)) from error
         metrics = next(iter(content.metric_records.values()), MetricRecord())
         key = Key(seed=self.seed, round=self.round, client=client)
-        upload = Upload(client, key, _payload(content), self._exact(record.get("exact")), metrics)
+        upload = Upload(
+            client, key, _payload(content), self._exact(record.get("exact")), metrics, self._weight(metrics)
+        )
         self._check(upload)
         return upload
+
+    def _weight(self, metrics: MetricRecord) -> float:
+        if self.weighted_by is None:
+            return 1.0
+        weight = usable_weight(metrics.get(self.weighted_by))
+        if not weight:
+            raise WireFormatError(
+                f"{self.weighted_by}={metrics.get(self.weighted_by)!r} in the metrics of the reply cannot weight the "
+                "model; return a positive number, or use the uniform mean"
+            )
+        return weight
 
     def _exact(self, exact: Any) -> bytes:
         if not isinstance(exact, bytes) or len(exact) != self.layout.exact_bytes:
@@ -112,6 +127,11 @@ class Rules:
                 "quantizer=..."
             )
         return variance(header)
+
+
+def usable_weight(value: Any) -> float:
+    """Return a weight that a client gives: a positive finite number, else 0."""
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) and value > 0 else 0.0
 
 
 def could_be_from(quantizer: Quantizer, header: codec.Header) -> bool:

@@ -39,7 +39,7 @@ from fedpaq.flower.wrappers import refuse_what_cannot_work
 from fedpaq.quantizers import Quantizer
 from fedpaq.quantizers.registry import parse
 from fedpaq.randomness import Key
-from fedpaq.server.aggregation import Aggregation
+from fedpaq.server.aggregation import Aggregation, WeightedMean, find_aggregation
 from fedpaq.storage import checkpoint as checkpoints
 from fedpaq.storage.lock import hold
 
@@ -58,11 +58,12 @@ class FedPAQ(Strategy):
     error.
 
     The mean is uniform, as in the paper: every counted client has the same weight, whatever its
-    number of examples. ``weighted_by_key`` weights the clients' metrics only.
+    number of examples, and ``weighted_by_key`` weights the clients' metrics only. With
+    ``aggregation="weighted"`` it weights the model as well, as in Flower's FedAvg.
 
     ``max_update_norm`` refuses larger updates; ``quantizer`` (an object, or text such as
-    ``"low-precision:1"``) refuses payloads made otherwise; ``aggregation`` (see
-    ``fedpaq.server.aggregation``) replaces the plain mean. ``exact`` names arrays, by pattern, that
+    ``"low-precision:1"``) refuses payloads made otherwise; ``aggregation`` (one of
+    ``fedpaq.server.aggregation``, or its name) replaces the plain mean. ``exact`` names arrays, by pattern, that
     are not quantized. ``checkpoint`` is a file: it is written after each round, and the run continues
     from it if it exists. ``cost_model`` and ``gradients_per_client`` [tau B] add the modelled time to
     each round's metrics. ``fraction_evaluate`` and the two record keys are those of Flower's FedAvg.
@@ -80,7 +81,7 @@ class FedPAQ(Strategy):
         max_failed_rounds: int = 3,
         max_update_norm: float | None = None,
         quantizer: Quantizer | str | None = None,
-        aggregation: Aggregation | None = None,
+        aggregation: Aggregation | str | None = None,
         exact: Sequence[str] = EXACT,
         checkpoint: str | os.PathLike[str] | None = None,
         cost_model: CostModel | None = None,
@@ -95,7 +96,8 @@ class FedPAQ(Strategy):
         self.deadline, self.patience, self.checkpoint = deadline, patience, checkpoint
         self.max_failed_rounds, self.max_update_norm = max_failed_rounds, max_update_norm
         self.quantizer = parse(quantizer) if isinstance(quantizer, str) else quantizer
-        self.aggregation, self.exact = aggregation, tuple(exact)
+        self.aggregation = find_aggregation(aggregation) if isinstance(aggregation, str) else aggregation
+        self.exact = tuple(exact)
         self.cost_model, self.gradients_per_client = cost_model, gradients_per_client
         self.fraction_evaluate, self.weighted_by_key = fraction_evaluate, weighted_by_key
         self.arrayrecord_key, self.configrecord_key = arrayrecord_key, configrecord_key
@@ -161,7 +163,8 @@ class FedPAQ(Strategy):
         state, opened = self._begun(), self._open
         if opened is None or opened.server_round != server_round:
             raise ConfigError(f"server_round={server_round} was not opened; call configure_train first")
-        rules = Rules(state.layout, self.quantizer, self.max_update_norm, self.seed, server_round - 1)
+        weighted_by = self.weighted_by_key if isinstance(self.aggregation, WeightedMean) else None
+        rules = Rules(state.layout, self.quantizer, self.max_update_norm, self.seed, server_round - 1, weighted_by)
         closed = opened.close(replies, rules, self.aggregation)
         closed.log()
         params, exact = state.params, state.exact

@@ -1,6 +1,7 @@
 """Aggregation: what the server makes of the messages of a round. Line 11 of Algorithm 1.
 
     Mean           (1/r) sum_i Q_i, the paper's and the default: a single dishonest client can move it anywhere
+    WeightedMean   sum_i n_i Q_i / sum_i n_i, FedAvg's: client i counts as often as it has examples
     ClippedMean    (1/r) sum_i Q_i min(1, c / ||Q_i||): no client moves the model by more than c / r
     TrimmedMean    per coordinate, the mean without the f r smallest and the f r largest values
 
@@ -63,6 +64,20 @@ class Mean:
         return "mean"
 
     def start(self, runs: int, dimension: int) -> RoundAccumulator:
+        """Return an empty round."""
+        return MeanAccumulator(runs, dimension)
+
+
+@dataclass(frozen=True)
+class WeightedMean:
+    """FedAvg's mean: each client counts as often as it has examples; Flower clients say how many they have."""
+
+    @property
+    def name(self) -> str:
+        """Label for history and tables."""
+        return "mean weighted by examples"
+
+    def start(self, runs: int, dimension: int) -> MeanAccumulator:
         """Return an empty round."""
         return MeanAccumulator(runs, dimension)
 
@@ -138,8 +153,9 @@ class TrimmedMean:
         return total
 
 
-AGGREGATIONS: dict[str, type[Mean | ClippedMean | TrimmedMean]] = {
+AGGREGATIONS: dict[str, type[Mean | WeightedMean | ClippedMean | TrimmedMean]] = {
     "mean": Mean,
+    "weighted": WeightedMean,
     "clipped": ClippedMean,
     "trimmed": TrimmedMean,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from fedpaq.quantizers import Key, Message, Quantizer, RawMessage
 from fedpaq.quantizers.update import as_float32
 from fedpaq.server.aggregation import Aggregation, RoundAccumulator
 from fedpaq.server.device_batch import device_batch
+from fedpaq.server.mean import MeanAccumulator
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
@@ -27,6 +28,7 @@ class Encoded:
 
     quantizer: Quantizer
     aggregation: Aggregation
+    weights: Callable[[Int64], Int64] | None = None  # of clients, where the mean is weighted
     payload_size_source: str = "encoded"
 
     def share(self, jobs: int) -> slice:
@@ -35,21 +37,24 @@ class Encoded:
 
     def open(self, runs: int, dimension: int) -> EncodedInbox:
         """Return an empty inbox for one round."""
-        return EncodedInbox(self.quantizer, self.aggregation.start(runs, dimension), runs)
+        return EncodedInbox(self, self.aggregation.start(runs, dimension), runs)
 
 
 class EncodedInbox:
     """One round of every run."""
 
-    def __init__(self, quantizer: Quantizer, accumulator: RoundAccumulator, runs: int) -> None:
-        self._quantizer, self._accumulator = quantizer, accumulator
+    def __init__(self, uplink: Encoded, accumulator: RoundAccumulator, runs: int) -> None:
+        self._uplink, self._accumulator = uplink, accumulator
         self._payload_bytes = np.zeros(runs, np.int64)
 
     def add(self, updates: Any, work: LocalWork) -> None:
         """Take the updates (jobs, p) of some work; a run with a non-finite update gets a message of NaN."""
-        messages, diverged = quantize_or_mark_diverged(self._quantizer, updates, work)
+        messages, diverged = quantize_or_mark_diverged(self._uplink.quantizer, updates, work)
         add_diverged(self._accumulator, diverged, updates.shape[1])
-        self._accumulator.add(messages, work.run_of)
+        if self._uplink.weights is not None and isinstance(self._accumulator, MeanAccumulator):
+            self._accumulator.add(messages, work.run_of, self._uplink.weights(work.clients).astype(np.float64))
+        else:
+            self._accumulator.add(messages, work.run_of)
         np.add.at(self._payload_bytes, work.run_of, payload_bytes(messages))
 
     def finish(self) -> tuple[Float64, Int64]:

@@ -8,6 +8,7 @@ payloads in client order, so params are the same, to the bit, for any number of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from fedpaq.hardware.ranks import Ranks
 from fedpaq.quantizers import Keys, Quantizer
 from fedpaq.server.aggregation import Aggregation
 from fedpaq.server.encoded import add_diverged, quantize_or_mark_diverged
+from fedpaq.server.mean import MeanAccumulator
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
@@ -33,6 +35,7 @@ class Gathered:
     quantizer: Quantizer
     aggregation: Aggregation
     ranks: Ranks
+    weights: Callable[[Int64], Int64] | None = None  # of clients, where the mean is weighted
     payload_size_source: str = "encoded"
 
     def share(self, jobs: int) -> slice:
@@ -75,10 +78,14 @@ class GatheredInbox:
         payloads = [payload for _, payloads, _ in unpacked for payload in payloads]
         diverged = np.bitwise_or.reduce([found for _, _, found in unpacked])
         keys = Keys(jobs["seed"], np.full(len(jobs), self._round, np.int64), jobs["client"])
-        accumulator = self._uplink.aggregation.start(runs, self._dimension)
+        accumulator, weights = self._uplink.aggregation.start(runs, self._dimension), self._uplink.weights
         add_diverged(accumulator, np.flatnonzero(diverged), self._dimension)
         for job, (payload, key) in enumerate(zip(payloads, keys, strict=True)):
-            accumulator.add_payload(payload, job * runs // len(jobs), key)  # jobs come run after run
+            run = job * runs // len(jobs)  # jobs come run after run
+            if weights is not None and isinstance(accumulator, MeanAccumulator):
+                accumulator.add_payload(payload, run, key, float(weights(jobs["client"][job])))
+            else:
+                accumulator.add_payload(payload, run, key)
         return accumulator.mean(), jobs["length"].reshape(runs, -1).sum(axis=1)
 
 

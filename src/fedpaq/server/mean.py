@@ -1,7 +1,8 @@
 """MeanAccumulator: the plain mean of a round, the same wherever fedpaq runs. Line 11 of Algorithm 1.
 
-Messages are added in client order in double precision and divided by their number. The simulator adds messages,
-several ranks and Flower add payloads, a GPU adds the sums it made: all through here, so they agree to the bit.
+Messages are added in client order in double precision and divided by their number, or by the sum of their weights.
+The simulator adds messages, several ranks and Flower add payloads, a GPU adds the sums it made: all through here, so
+they agree to the bit.
 """
 
 from __future__ import annotations
@@ -25,39 +26,41 @@ class MeanAccumulator:
     """Adds up messages as they come: memory does not grow with r."""
 
     def __init__(self, runs: int, dimension: int) -> None:
-        self._total, self._arrived = np.zeros((runs, dimension)), np.zeros(runs, np.int64)
+        self._total, self._weight = np.zeros((runs, dimension)), np.zeros(runs)
 
-    def add(self, messages: Sequence[Message], run_of: Int64) -> None:
-        """Take in messages, in client order; message j belongs to run ``run_of[j]``."""
-        add_messages(messages, run_of, self._total)
-        np.add.at(self._arrived, run_of, 1)
+    def add(self, messages: Sequence[Message], run_of: Int64, weights: Float64 | None = None) -> None:
+        """Take in messages, in client order; message j belongs to run ``run_of[j]`` and counts ``weights[j]`` times."""
+        add_messages(messages, run_of, self._total, weights)
+        np.add.at(self._weight, run_of, 1.0 if weights is None else weights)
 
-    def add_payload(self, payload: Any, run: int, key: Key) -> None:
+    def add_payload(self, payload: Any, run: int, key: Key, weight: float = 1.0) -> None:
         """Take in the payload of a key, touching only its non-zeros; on WireFormatError all is as it was."""
-        codec.accumulate(payload, self._total[run], key=key)
-        self._arrived[run] += 1
+        codec.accumulate(payload, self._total[run], weight, key=key)
+        self._weight[run] += weight
 
     def add_sums(self, totals: Float64, counts: Int64) -> None:
         """Take in what a device has added up: totals (runs, p) of ``counts`` messages each."""
         self._total += totals
-        self._arrived += counts
+        self._weight += counts
 
     def mean(self) -> Float64:
         """Return what is added to the params of each run: (runs, p)."""
-        return self._total / self._arrived[:, None]
+        return self._total / self._weight[:, None]
 
 
-def add_messages(messages: Sequence[Message], run_of: Int64, total: Float64) -> None:
-    """Add messages, in order, to the totals of their runs: (runs, p)."""
+def add_messages(messages: Sequence[Message], run_of: Int64, total: Float64, weights: Float64 | None = None) -> None:
+    """Add messages, in order, to the totals of their runs: (runs, p); message j ``weights[j]`` times."""
     kernels = compiled.load("nonzeros")
     if kernels is not None and isinstance(messages, QuantizedBatch):
         width = messages.bucket_size or max(total.shape[1], 1)
         units = np.asarray(messages.norms, np.float64) / messages.levels
+        if weights is not None:
+            units *= weights[:, None]
         if SPARSE * messages.counts.sum() < messages.signed_levels.size:
             found = messages.nonzeros
             kernels.add(found.ends, found.positions, found.values, units, width, run_of, total)
         else:
             compiled.load("low_precision").add_levels(messages.signed_levels, units, width, run_of, total)
         return
-    for message, run in zip(messages, run_of, strict=True):
-        message.add_to(total[run])
+    for at, (message, run) in enumerate(zip(messages, run_of, strict=True)):
+        message.add_to(total[run], 1.0 if weights is None else float(weights[at]))

@@ -16,7 +16,7 @@ from fedpaq.clients.work import LocalWork
 from fedpaq.hardware.ranks import ALONE, Ranks
 from fedpaq.problems import Problem
 from fedpaq.quantizers import Quantizer
-from fedpaq.server.aggregation import Aggregation, Mean
+from fedpaq.server.aggregation import Aggregation, Mean, WeightedMean
 from fedpaq.server.device_batch import has_device_batch
 from fedpaq.server.encoded import Encoded
 from fedpaq.server.gathered import Gathered
@@ -49,9 +49,10 @@ class Uplink(Protocol):
 
 def choose_uplink(quantizer: Quantizer, aggregation: Aggregation, problem: Problem, ranks: Ranks = ALONE) -> Uplink:
     """Return the uplink for where the problem's data is; only a plain mean of known messages stays on a GPU."""
+    weights = problem.partition.sizes if isinstance(aggregation, WeightedMean) else None
     if ranks.size > 1:
-        return Gathered(quantizer, aggregation, ranks)
+        return Gathered(quantizer, aggregation, ranks, weights)
     on_gpu = problem.inputs.device.type == "cuda"
     if on_gpu and type(aggregation) is Mean and has_device_batch(quantizer):
         return OnDevice(quantizer, problem.inputs.device)
-    return Encoded(quantizer, aggregation)
+    return Encoded(quantizer, aggregation, weights)
