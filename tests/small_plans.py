@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fedpaq
 from fedpaq.planner import RoundSetting, SearchSpace, Task
+from fedpaq.planner.pilot import Finish
 from fedpaq.problems import Partition, Problem, synthetic_logistic
 from fedpaq.quantizers import Identity, LowPrecision
 
@@ -14,6 +15,12 @@ PAID = fedpaq.CostModel(bandwidth=100.0, shift=0.5, scale=2.0)
 def setting_of(tau, r, levels):
     """Return a round setting; no levels mean no quantizer."""
     return RoundSetting(tau, r, LowPrecision(levels) if levels else Identity())
+
+
+def finish_of(rounds, uploaded=1.0, sending=0.0, seconds=0.0, slowest=0.0):
+    """Return a finish whose seeds all uploaded as much."""
+    runs = len(rounds)
+    return Finish(tuple(rounds), (uploaded,) * runs, (sending,) * runs, seconds, slowest)
 
 
 def space_of(local_steps, clients_per_round, levels, step_sizes):

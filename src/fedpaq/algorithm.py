@@ -139,7 +139,7 @@ class Played:
     params: Float32  # x_{k+1}: (runs, p)
     participants: npt.NDArray[np.int64]  # S_k: (runs, r)
     payload_bytes: npt.NDArray[np.int64]  # up, of all participants: (runs,)
-    download_bytes: npt.NDArray[np.int64]  # down: (runs,)
+    download_bytes: npt.NDArray[np.int64]  # down, to each participant: (runs, r)
 
 
 def play_round(

@@ -7,11 +7,16 @@ The paper gives only the ratio C_comm / C_comp = (p F / BW) / (shift + 1 / scale
 made by ``from_ratio`` measures time in mean gradient times: shift + 1 / scale = 1. The paper does not
 say how the mean is split; we take shift = 1 / scale. Nor does it give a formula for the bits of a
 message: p (1 + ceil(log2(s + 1))) + 32, called ``fixed-width`` here, is our reading of it.
+
+The paper charges nothing else, and neither do the defaults. What a real network adds: downloads over a link of their
+own, a fixed time per round, clients with an uplink each, and clients that are slow in every round.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,6 +28,7 @@ from fedpaq.randomness import Purpose, first_uniforms
 
 FLOAT_BITS = 32  # F
 ACCOUNTINGS = ("payload", "fixed-width", "elias")
+MOST_SLOW = 1e6
 TIME_RANGE = (1e-100, 1e100)  # seconds of a gradient, of a bit and of an upload: all their sums stay finite
 
 
@@ -34,8 +40,17 @@ class CostModel:
     random part on top. ``accounting`` says which bits are charged: the real ``payload``, the
     ``fixed-width`` count that we read into the paper, or QSGD's ``elias`` bound.
 
+    ``downlink_bandwidth`` in bits per second charges downloads; None, as in the paper: they are free.
+    ``round_seconds`` is added to every round: start-up, latency, evaluation. The participants of a round share both
+    links. With ``shared_uplink=False`` each has an uplink of ``bandwidth``, and a round's uploads take as long as one
+    of their mean size. With ``shared_downlink=False`` the largest download of a round is charged, once: the server
+    broadcasts, or each client has a downlink of its own. A share ``slow_share`` of the clients, the same in every
+    round and evenly spread over their numbers, computes ``slow_factor`` times as long as the others.
+
     >>> CostModel.from_ratio(100).bandwidth_for(785)
     251.2
+    >>> CostModel(bandwidth=1e6, downlink_bandwidth=1e7, round_seconds=5).download_seconds(np.full(25, 3149))
+    0.06298
     """
 
     bandwidth: float | None = None
@@ -43,6 +58,12 @@ class CostModel:
     shift: float = 0.5
     scale: float = 2.0
     accounting: str = "payload"
+    downlink_bandwidth: float | None = None
+    round_seconds: float = 0.0
+    shared_uplink: bool = True
+    shared_downlink: bool = True
+    slow_share: float = 0.0
+    slow_factor: float = 1.0
 
     def __post_init__(self) -> None:
         if (self.bandwidth is None) == (self.ratio is None):
@@ -50,30 +71,43 @@ class CostModel:
                 f"bandwidth={self.bandwidth} and ratio={self.ratio}: give exactly one; "
                 "bandwidth in bits per second, or the ratio of communication to computation"
             )
-        for name in ("bandwidth", "ratio"):
+        for name in ("bandwidth", "ratio", "downlink_bandwidth"):
             if getattr(self, name) is not None:
                 require_positive(name, getattr(self, name))
         require_positive("shift", self.shift, zero_allowed=True)
         require_positive("scale", self.scale)
         if self.accounting not in ACCOUNTINGS:
             raise unknown_name("accounting", self.accounting, ACCOUNTINGS)
+        require_positive("round_seconds", self.round_seconds, zero_allowed=True)
+        if not 0 <= self.slow_share <= 1:
+            raise ConfigError(f"slow_share={self.slow_share} is not a share of the clients; choose 0..1")
+        if not 1 <= self.slow_factor <= MOST_SLOW:
+            raise ConfigError(f"slow_factor={self.slow_factor} is out of range; choose 1..{MOST_SLOW:g}")
+        self._require_finite_times()
+
+    def _require_finite_times(self) -> None:
         gradient = self.shift + 1 / self.scale
+        times = {"a gradient": gradient}
         if self.bandwidth is not None:
-            network, sent, seconds = f"bandwidth={self.bandwidth}", "a bit", 1 / self.bandwidth
+            times["a bit"] = 1 / self.bandwidth
         else:
-            network, sent, seconds = f"ratio={self.ratio}", "a float32 upload", (self.ratio or 0.0) * gradient
+            times["a float32 upload"] = (self.ratio or 0.0) * gradient
+        if self.downlink_bandwidth is not None:
+            times["a bit down"] = 1 / self.downlink_bandwidth
+        if self.round_seconds:
+            times["a round"] = self.round_seconds
         low, high = TIME_RANGE
-        if not (low <= gradient <= high and low <= seconds <= high):
-            raise ConfigError(
-                f"{network}, shift={self.shift}, scale={self.scale}: a gradient takes {gradient:g} s and "
-                f"{sent} {seconds:g} s; choose values that keep both within {low:g}..{high:g} s"
-            )
+        if not all(low <= seconds <= high for seconds in times.values()):
+            names = ("bandwidth", "ratio", "shift", "scale", "downlink_bandwidth", "round_seconds")
+            given = ", ".join(f"{name}={getattr(self, name)}" for name in names if getattr(self, name) is not None)
+            taken = " and ".join(f"{what} takes {seconds:g} s" for what, seconds in times.items())
+            raise ConfigError(f"{given}: {taken}; choose values that keep each within {low:g}..{high:g} s")
 
     @classmethod
-    def from_ratio(cls, ratio: float, *, accounting: str = "payload") -> CostModel:
+    def from_ratio(cls, ratio: float, **others: Any) -> CostModel:
         """Return the model with C_comm / C_comp = ``ratio`` for whatever dimension it is used on."""
         require_positive("ratio", ratio)
-        return cls(ratio=float(ratio), accounting=accounting)
+        return cls(ratio=float(ratio), **others)
 
     def bandwidth_for(self, dimension: int) -> float:
         """Return BW in bits per second; a ratio fixes it through p F / BW."""
@@ -82,9 +116,16 @@ class CostModel:
         assert self.ratio is not None  # exactly one is set, checked at construction
         return dimension * FLOAT_BITS / (self.ratio * (self.shift + 1 / self.scale))
 
-    def communication_seconds(self, upload_bits: float, dimension: int) -> float:
-        """Return the seconds that ``upload_bits``, all uploads of a round together, take."""
-        return upload_bits / self.bandwidth_for(dimension)
+    def communication_seconds(self, upload_bits: float, dimension: int, clients: int = 1) -> float:
+        """Return the seconds that ``upload_bits``, all uploads of a round's ``clients`` together, take."""
+        return upload_bits / (self.bandwidth_for(dimension) * (1 if self.shared_uplink else clients))
+
+    def download_seconds(self, download_bytes: npt.NDArray[np.int64]) -> float:
+        """Return the seconds that the downloads of a round take: the bytes of each participant (r,)."""
+        if self.downlink_bandwidth is None:
+            return 0.0
+        charged = download_bytes.sum() if self.shared_downlink else download_bytes.max()
+        return float(8 * charged / self.downlink_bandwidth)
 
     def computation_seconds(
         self, seed: int, round: int, clients: npt.NDArray[np.int64], gradients: npt.NDArray[np.int64]
@@ -93,21 +134,64 @@ class CostModel:
         seeds = np.full(len(clients), seed, np.uint64)
         numbers = np.ascontiguousarray(clients, np.int64)  # the kernel takes no other kind
         u = first_uniforms(Purpose.COMPUTE_TIME, seeds, round, numbers)
-        return float((gradients * (self.shift - np.log(u) / self.scale)).max())
+        seconds = gradients * (self.shift - np.log(u) / self.scale)
+        return float((seconds * np.where(self.is_slow(numbers), self.slow_factor, 1.0)).max())
 
-    def expected_computation_seconds(self, clients_per_round: int, gradients: float) -> float:
-        """Return the mean of ``computation_seconds`` for r clients with equal ``gradients`` [tau B].
+    def is_slow(self, clients: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return which clients are slow: of n clients floor(n ``slow_share``), evenly spread.
+
+        >>> CostModel(ratio=1.0, slow_share=0.4, slow_factor=3.0).is_slow(np.arange(5)).tolist()
+        [False, False, True, False, True]
+        """
+        before, after = (np.floor(np.round((clients + one) * self.slow_share, 9)) for one in (0, 1))
+        return np.asarray(after > before)
+
+    def expected_computation_seconds(
+        self, clients_per_round: int, gradients: float, num_clients: int | None = None
+    ) -> float:
+        """Return the mean of ``computation_seconds`` for r of n clients with equal ``gradients`` [tau B].
 
         The slowest of r shifted exponentials takes shift + H_r / scale on average, with
         H_r = 1 + 1/2 + ... + 1/r. It does not depend on what the clients learn, so two settings can be
-        compared by their means, and neither gains from clients that happened to be fast.
+        compared by their means, and neither gains from clients that happened to be fast. ``num_clients`` counts only
+        where some are slow; None: so many that each participant is slow independently.
 
         >>> CostModel(ratio=1.0, shift=0.5, scale=2.0).expected_computation_seconds(2, gradients=30)
         37.5
         """
+        if self.slow_share and self.slow_factor > 1:
+            return gradients * _mean_slowest(self, clients_per_round, num_clients)
         harmonic = sum(1 / i for i in range(1, clients_per_round + 1))
         return gradients * (self.shift + harmonic / self.scale)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return asdict(self)
+
+
+@lru_cache(maxsize=256)
+def _mean_slowest(model: CostModel, clients_per_round: int, num_clients: int | None) -> float:
+    """Return the mean seconds per gradient of the slowest participant, some of whom are slow.
+
+    It is the integral of 1 - P(all r have finished by t), over how many of them are slow.
+    """
+    import scipy.integrate
+    import scipy.stats
+
+    r, factor = clients_per_round, model.slow_factor
+    slow = np.arange(r + 1)
+    if num_clients is None:
+        chance = scipy.stats.binom.pmf(slow, r, model.slow_share)
+    else:
+        chance = scipy.stats.hypergeom.pmf(slow, num_clients, model.is_slow(np.arange(num_clients)).sum(), r)
+
+    def still_running(seconds: float) -> float:
+        fast_done, slow_done = (
+            -np.expm1(-max(0.0, seconds / times - model.shift) * model.scale) for times in (1, factor)
+        )
+        return float(1 - chance @ (fast_done ** (r - slow) * slow_done**slow))
+
+    kinks = [model.shift, factor * model.shift]
+    end = factor * (model.shift + (np.log(r) + 40) / model.scale)
+    parts = [0.0, *kinks, factor * (model.shift + (np.log(r) + 3) / model.scale), end]
+    return float(sum(scipy.integrate.quad(still_running, *part, limit=200)[0] for part in pairwise(parts)))

@@ -13,7 +13,7 @@ from fedpaq.quantizers import RawMessage
 def test_every_participant_receives_a_raw_payload():
     broadcast = Dense().open(runs=3, num_clients=9, dimension=70)
     model = len(codec.encode(RawMessage(np.ones(70, np.float32))))
-    assert broadcast.send(4, np.array([0, 2]), np.zeros((2, 5), np.int64)).tolist() == [5 * model] * 2
+    assert broadcast.send(4, np.array([0, 2]), np.zeros((2, 5), np.int64)).tolist() == [[model] * 5] * 2
 
 
 def test_the_mean_is_added_in_double_precision_and_rounded_once():

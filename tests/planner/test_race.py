@@ -7,9 +7,9 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpaq.planner.pilot import Candidate, Finish
+from fedpaq.planner.pilot import Candidate
 from fedpaq.planner.race import ENOUGH, FEWEST, race, rank
-from small_plans import setting_of
+from small_plans import finish_of, setting_of
 
 
 class Recorded:
@@ -33,9 +33,8 @@ class Recorded:
             candidate.losses.append(self._losses[candidate.step_size](len(candidate.losses)))
             candidate.seconds.append(candidate.seconds[-1] + self._seconds)
             if candidate.loss <= 0.5:
-                candidate.finish = Finish(
-                    (len(candidate.losses) - 1,), (1.0,), candidate.seconds[-1], candidate.seconds[-1]
-                )
+                now = candidate.seconds[-1]
+                candidate.finish = finish_of((len(candidate.losses) - 1,), seconds=now, slowest=now)
 
 
 def test_the_first_to_the_target_wins_and_nobody_runs_much_longer():
@@ -104,7 +103,8 @@ class Scripted:
                 candidate.losses.append(script[min(self.plays, len(script) - 1)])
                 candidate.seconds.append(self.pace * self.plays)
                 if candidate.loss == 0:
-                    candidate.finish = Finish((self.plays,), (1.0,), candidate.seconds[-1], candidate.seconds[-1])
+                    now = candidate.seconds[-1]
+                    candidate.finish = finish_of((self.plays,), seconds=now, slowest=now)
 
 
 def test_a_race_returns_the_finished_by_their_slowest_seed():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from fedpaq.planner import Task
 from fedpaq.problems import Partition, Problem
 from fedpaq.quantizers import Identity, LowPrecision
 from fedpaq.randomness import Key
-from small_plans import COST, make_task, setting_of
+from small_plans import COST, PAID, make_task, setting_of
 
 
 def test_the_watched_target_makes_up_for_easy_or_hard_samples(problem):
@@ -79,12 +80,16 @@ def test_the_expected_upload_is_a_real_payload(quantizer):
     assert task.upload_bytes(quantizer) is task.upload_bytes(quantizer)
 
 
-def test_expected_seconds_by_hand():
-    setting = setting_of(2, 3, 1)
-    computing = 4 * 2 * 5 * (0.5 + (1 + 1 / 2 + 1 / 3) / 2)
-    assert make_task(batch_size=5).expected_seconds(setting, 4, 250) == pytest.approx(computing + 8 * 250 / 100)
-    full = make_task(batch_size=None).expected_seconds(setting, 4, 250)
-    assert full == pytest.approx(computing * (5 / 3) / 5 + 20)
+def test_the_seconds_of_a_round_by_hand():
+    setting, down = setting_of(2, 3, 1), np.array([10, 20, 30])
+    computing = 2 * 5 * (0.5 + (1 + 1 / 2 + 1 / 3) / 2)
+    assert make_task(batch_size=5).computing_seconds(setting) == pytest.approx(computing)
+    assert make_task(batch_size=None).computing_seconds(setting) == pytest.approx(computing * (5 / 3) / 5)
+    assert make_task().sending_seconds(setting, 250, down) == pytest.approx(8 * 250 / 100)
+    dear = replace(PAID, downlink_bandwidth=40.0, round_seconds=2.0)
+    assert make_task(cost_model=dear).sending_seconds(setting, 250, down) == pytest.approx(20 + 8 * 60 / 40 + 2)
+    own = replace(dear, shared_uplink=False, shared_downlink=False)
+    assert make_task(cost_model=own).sending_seconds(setting, 250, down) == pytest.approx(20 / 3 + 8 * 30 / 40 + 2)
 
 
 REFUSED = {

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from fedpaq.planner.pilot import Candidate, Finish
+from fedpaq.planner.pilot import Candidate
 from fedpaq.planner.validation import choice_of, rerun, single_runs, validate
-from small_plans import COST, make_task, setting_of
+from small_plans import COST, finish_of, make_task, setting_of
 
 
 def test_validation_tries_neighbouring_step_sizes_of_distinct_settings(task):
@@ -30,36 +30,33 @@ def test_a_rerun_drops_what_does_not_reach_the_target_in_time(task):
 def test_single_runs_average_to_the_mean_time(task):
     """2000 runs of 3 rounds with drawn computation times, against the mean, within 5 standard errors."""
     setting, seeds = setting_of(4, 8, 0), range(2000)
-    finish = Finish((3,) * 2000, (100.0,) * 2000, 0.0, 0.0)
-    seconds = single_runs(task, setting, finish, seeds)
-    mean = 3 * COST.expected_computation_seconds(
-        setting.clients_per_round, setting.local_steps * 5
-    ) + COST.communication_seconds(800, 6)
+    seconds = single_runs(task, Candidate(setting, 0.1), finish_of((3,) * 2000, sending=70.0), seeds)
+    mean = 3 * COST.expected_computation_seconds(setting.clients_per_round, setting.local_steps * 5) + 70.0
     assert abs(seconds.mean() - mean) < 5 * seconds.std() / math.sqrt(2000)
 
 
 @pytest.mark.parametrize("batch_size", [None, 2])
 def test_single_runs_average_to_the_expected_seconds_for_any_batch(batch_size):
     task, setting, rounds, runs = make_task(batch_size=batch_size), setting_of(2, 3, 1), 4, 400
-    seconds = single_runs(task, setting, Finish((rounds,) * runs, (100.0,) * runs, 0.0, 0.0), range(runs))
-    mean = task.expected_seconds(setting, rounds, 100.0)
+    seconds = single_runs(task, Candidate(setting, 0.1), finish_of((rounds,) * runs, sending=9.0), range(runs))
+    mean = rounds * task.computing_seconds(setting) + 9.0
     assert abs(seconds.mean() - mean) < 5 * seconds.std() / math.sqrt(runs)  # 5 standard errors
 
 
 def test_the_interval_of_a_choice_is_the_prediction_of_one_more_run():
     task, setting, runs = make_task(batch_size=2), setting_of(1, 3, 1), 40
     rounds = tuple(range(5, 5 + runs))
-    candidate = Candidate(setting, 0.25, finish=Finish(rounds, (50.0,) * runs, seconds=123.0, slowest=200.0))
+    candidate = Candidate(setting, 0.25, finish=finish_of(rounds, 50.0, seconds=123.0, slowest=200.0))
     choice = choice_of(task, candidate, range(runs))
     assert choice.seconds == 123.0 and choice.rounds == np.mean(rounds) and choice.upload_bytes == 50.0
-    logs = np.log(single_runs(task, setting, candidate.finish, range(runs)))
+    logs = np.log(single_runs(task, candidate, candidate.finish, range(runs)))
     assert math.sqrt(choice.low * choice.high) == pytest.approx(math.exp(logs.mean()))
     reach = 1.6848751217112239 * math.sqrt(1 + 1 / runs) * logs.std(ddof=1)  # t_39 at 95 %
     assert math.log(choice.high / choice.low) == pytest.approx(2 * reach)
 
 
 def test_a_choice_is_json_with_its_quantizer_by_text(task):
-    candidate = Candidate(setting_of(4, 2, 3), 0.25, finish=Finish((3, 4), (50.0, 60.0), 9.0, 10.0))
+    candidate = Candidate(setting_of(4, 2, 3), 0.25, finish=finish_of((3, 4), 55.0, seconds=9.0, slowest=10.0))
     values = choice_of(task, candidate, range(2)).to_dict()
     assert values["setting"] == {"local_steps": 4, "clients_per_round": 2, "levels": 3, "quantizer": "low-precision:3"}
     assert (values["rounds"], values["seconds"], values["upload_bytes"]) == (3.5, 9.0, 55.0)

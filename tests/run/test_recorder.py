@@ -56,7 +56,7 @@ class Recorded:
         params = np.broadcast_to(np.float32(value), (len(runs), PROBLEM.dimension))
         self.state.advance(runs, params)
         people, up = np.tile([0, 3], (len(runs), 1)), np.array(sent[: len(runs)])
-        self.recorder.round_done(self.state, runs, people, up, 100 * up)
+        self.recorder.round_done(self.state, runs, people, up, np.stack([40 * up, 60 * up], axis=1))
 
     def histories(self):
         return self.state.histories(self.settings)

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedpaq.cli.units import parse_bandwidth
 from fedpaq.errors import ConfigError
 
 if TYPE_CHECKING:
+    from fedpaq import CostModel
     from fedpaq.quantizers import Quantizer
 
 # The docstring of a verb explains its argument: typer 0.20 with click 8.5 drops an argument's own help.
@@ -33,6 +35,22 @@ DataSeed = Annotated[int, typer.Option("--seed", help="Fixes the data split and 
 Bandwidth = Annotated[
     str | None, typer.Option(help="Uplink that the clients of a round share, e.g. 1Mbit/s; instead of --ratio.")
 ]
+DownlinkBandwidth = Annotated[
+    str | None,
+    typer.Option(help="Downlink that the clients of a round share, e.g. 10Mbit/s. Default: downloads are free."),
+]
+StepSeconds = Annotated[
+    float | None, typer.Option(help="Mean seconds that a client takes for one local step. Default: 0.05.")
+]
+Straggler = Annotated[float, typer.Option(help="Share of that time that varies from client to client, 0 to 1.")]
+RoundSeconds = Annotated[float, typer.Option(help="Seconds that every round takes beside that: start-up, latency.")]
+OwnUplinks = Annotated[bool, typer.Option("--own-uplinks", help="Each client has an uplink of --bandwidth.")]
+Broadcast = Annotated[
+    bool, typer.Option("--broadcast", help="The largest download of a round is charged once, not all of them.")
+]
+SlowShare = Annotated[float, typer.Option(help="Share of the clients that are slow in every round, 0 to 1.")]
+SlowFactor = Annotated[float, typer.Option(help="How many times as long the slow clients compute.")]
+STEP_SECONDS = 0.05
 RATIO = typer.Option(help="Time to upload a float32 model over the time of one gradient.")
 DataDir = Annotated[
     Path | None, typer.Option(envvar="FEDPAQ_DATA", help="Folder with .npz files or the datasets' official files.")
@@ -62,6 +80,66 @@ def choose_quantizer(text: str | None, levels: int | None, bucket_size: int | No
         text = "none" if levels == 0 else f"low-precision:{1 if levels is None else levels}{bucket}"
     quantizer: Quantizer = quantizers.parse(text)
     return quantizer
+
+
+def choose_cost_model(
+    *,
+    ratio: float | None,
+    bandwidth: str | None,
+    batch_size: int,
+    step_seconds: float | None = None,
+    straggler: float = 0.5,
+    downlink_bandwidth: str | None = None,
+    round_seconds: float = 0.0,
+    own_uplinks: bool = False,
+    broadcast: bool = False,
+    slow_share: float = 0.0,
+    slow_factor: float = 1.0,
+    accounting: str = "payload",
+) -> CostModel:
+    """Return the cost model of these options; a step's mean time is split into a fixed and a random part.
+
+    A ratio alone has one gradient as its unit of time. A time or rate beside it makes that seconds.
+
+    >>> choose_cost_model(ratio=100, bandwidth=None, batch_size=10).shift
+    0.5
+    >>> choose_cost_model(ratio=100, bandwidth=None, batch_size=10, round_seconds=5.0).shift
+    0.0025
+    """
+    from fedpaq import CostModel
+    from fedpaq.config import require_int, require_positive
+
+    if (bandwidth is None) == (ratio is None):
+        raise ConfigError(f"bandwidth={bandwidth} and ratio={ratio}: give exactly one, e.g. --bandwidth 1Mbit/s")
+    if step_seconds is not None:
+        require_positive("step_seconds", step_seconds)
+    require_int("batch_size", batch_size, 1)
+    if not 0 < straggler <= 1:
+        raise ConfigError(f"straggler={straggler} is not a share; choose above 0 and up to 1")
+    is_timed = bandwidth is not None or downlink_bandwidth is not None or round_seconds > 0
+    gradient = 1.0
+    if is_timed or step_seconds is not None:
+        gradient = (STEP_SECONDS if step_seconds is None else step_seconds) / batch_size
+    return CostModel(
+        bandwidth=None if bandwidth is None else parse_bandwidth(bandwidth),
+        ratio=ratio,
+        shift=(1 - straggler) * gradient,
+        scale=1 / (straggler * gradient),
+        accounting=accounting,
+        downlink_bandwidth=None
+        if downlink_bandwidth is None
+        else parse_bandwidth(downlink_bandwidth, "downlink_bandwidth"),
+        round_seconds=round_seconds,
+        shared_uplink=not own_uplinks,
+        shared_downlink=not broadcast,
+        slow_share=slow_share,
+        slow_factor=slow_factor,
+    )
+
+
+def is_in_seconds(model: CostModel) -> bool:
+    """Return whether the model's times are seconds; otherwise they are multiples of one mean gradient."""
+    return model.bandwidth is not None or model.shift + 1 / model.scale != 1.0
 
 
 def require_picture(path: Path, *, drawn: bool, advice: str) -> None:

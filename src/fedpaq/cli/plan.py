@@ -11,7 +11,7 @@ import typer
 from fedpaq.cli import options
 from fedpaq.cli.printing import show, table
 from fedpaq.cli.progress import progress_bar
-from fedpaq.cli.units import format_bytes, format_seconds, parse_bandwidth
+from fedpaq.cli.units import format_bytes, format_seconds
 from fedpaq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,13 +27,15 @@ def plan(
     problem: options.ProblemName,
     target_loss: Annotated[float, typer.Option("--target-loss", help="Training loss to reach.")],
     bandwidth: options.Bandwidth = None,
-    step_seconds: Annotated[
-        float, typer.Option(help="With --bandwidth: mean seconds that a client takes for one local step.")
-    ] = 0.05,
-    straggler: Annotated[
-        float, typer.Option(help="Share of that time that varies from client to client, 0 to 1.")
-    ] = 0.5,
     ratio: Annotated[float | None, options.RATIO] = None,
+    step_seconds: options.StepSeconds = None,
+    straggler: options.Straggler = 0.5,
+    downlink_bandwidth: options.DownlinkBandwidth = None,
+    round_seconds: options.RoundSeconds = 0.0,
+    own_uplinks: options.OwnUplinks = False,
+    broadcast: options.Broadcast = False,
+    slow_share: options.SlowShare = 0.0,
+    slow_factor: options.SlowFactor = 1.0,
     max_clients: Annotated[int | None, typer.Option(help="Most clients in a round. Default: all.")] = None,
     num_clients: options.NumClients = 50,
     batch_size: options.BatchSize = 10,
@@ -72,7 +74,19 @@ def plan(
     if plot is not None:
         options.require_picture(plot, drawn=not from_theory, advice="leave out --from-theory")
     quantizers = quantizer or QUANTIZERS
-    model = _cost_model(bandwidth, step_seconds, straggler, ratio, batch_size)
+    model = options.choose_cost_model(
+        ratio=ratio,
+        bandwidth=bandwidth,
+        batch_size=batch_size,
+        step_seconds=step_seconds,
+        straggler=straggler,
+        downlink_bandwidth=downlink_bandwidth,
+        round_seconds=round_seconds,
+        own_uplinks=own_uplinks,
+        broadcast=broadcast,
+        slow_share=slow_share,
+        slow_factor=slow_factor,
+    )
     task = problems.load(problem, num_clients=num_clients, seed=seed, data_dir=data_dir)
     if from_theory:
         most = num_clients if max_clients is None else max_clients
@@ -90,7 +104,11 @@ def plan(
             compare=compare,
             progress=lambda stage, seconds: update(description=stage, detail=f"{seconds:,.0f} s modelled"),
         )
-    show(found.to_dict(), json, lambda: _tables(found, in_gradient_times=ratio is not None, compared=compare))
+    show(
+        found.to_dict(),
+        json,
+        lambda: _tables(found, in_gradient_times=not options.is_in_seconds(model), compared=compare),
+    )
     if plot is not None:
         _draw(found, plot, quantizers, quiet=json)
 
@@ -104,27 +122,6 @@ def _draw(found: Plan, path: Path, quantizers: Sequence[Any], quiet: bool) -> No
     with progress_bar("map", total, quiet=quiet) as update:
         times = time_map(found, space, lambda setting: update(advance=1, detail=str(setting)))
     save_plot(found, times, path)
-
-
-def _cost_model(
-    bandwidth: str | None, step_seconds: float, straggler: float, ratio: float | None, batch_size: int
-) -> CostModel:
-    """Return the cost model; a step's mean time is split into a fixed and a random part."""
-    from fedpaq import CostModel
-    from fedpaq.config import require_int, require_positive
-
-    if ratio is not None and bandwidth is None:
-        return CostModel.from_ratio(ratio)
-    if bandwidth is None or ratio is not None:
-        raise ConfigError(f"bandwidth={bandwidth} and ratio={ratio}: give exactly one, e.g. --bandwidth 1Mbit/s")
-    require_positive("step_seconds", step_seconds)
-    require_int("batch_size", batch_size, 1)
-    if not 0 < straggler <= 1:
-        raise ConfigError(f"straggler={straggler} is not a share; choose above 0 and up to 1")
-    gradient = step_seconds / batch_size
-    return CostModel(
-        bandwidth=parse_bandwidth(bandwidth), shift=(1 - straggler) * gradient, scale=1 / (straggler * gradient)
-    )
 
 
 def _tables(found: Plan, *, in_gradient_times: bool, compared: bool) -> Iterator[Any]:

@@ -13,7 +13,7 @@ from fedpaq.cli import options
 from fedpaq.cli.interrupts import orderly_end
 from fedpaq.cli.printing import show, table
 from fedpaq.cli.progress import progress_bar
-from fedpaq.cli.units import format_bytes, format_seconds, parse_bandwidth, three_digits
+from fedpaq.cli.units import format_bytes, format_seconds, three_digits
 from fedpaq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,9 +42,14 @@ def run(
     seed: Annotated[int, typer.Option(help="Fixes every random draw of the run.")] = 0,
     ratio: Annotated[float, options.RATIO] = 100.0,
     bandwidth: options.Bandwidth = None,
-    gradient_seconds: Annotated[
-        float, typer.Option(help="With --bandwidth: mean seconds for the gradient of one sample.")
-    ] = 0.001,
+    step_seconds: options.StepSeconds = None,
+    straggler: options.Straggler = 0.5,
+    downlink_bandwidth: options.DownlinkBandwidth = None,
+    round_seconds: options.RoundSeconds = 0.0,
+    own_uplinks: options.OwnUplinks = False,
+    broadcast: options.Broadcast = False,
+    slow_share: options.SlowShare = 0.0,
+    slow_factor: options.SlowFactor = 1.0,
     accounting: Annotated[
         str, typer.Option(help="How uploaded bits are counted: payload, fixed-width or elias.")
     ] = "payload",
@@ -94,7 +99,20 @@ def run(
 
     if output is not None and not output.absolute().parent.is_dir():  # say so now, not after hours of training
         raise ConfigError(f"output={str(output)!r} needs the folder {str(output.parent)!r}; create it first")
-    cost_model = _cost_model(ratio, bandwidth, gradient_seconds, accounting)
+    cost_model = options.choose_cost_model(
+        ratio=ratio if bandwidth is None else None,
+        bandwidth=bandwidth,
+        batch_size=batch_size,
+        step_seconds=step_seconds,
+        straggler=straggler,
+        downlink_bandwidth=downlink_bandwidth,
+        round_seconds=round_seconds,
+        own_uplinks=own_uplinks,
+        broadcast=broadcast,
+        slow_share=slow_share,
+        slow_factor=slow_factor,
+        accounting=accounting,
+    )
     task = problems.load(problem, num_clients=num_clients, seed=seed, data_dir=data_dir)
     config = FedPAQConfig(
         clients_per_round=clients_per_round,
@@ -132,22 +150,7 @@ def run(
     if output is not None:
         next(iter(histories.values())).save(output)
     summary = {name: _summary(history) for name, history in histories.items()}
-    show(summary, json, lambda: _tables(histories, ranks, in_seconds=bandwidth is not None))
-
-
-def _cost_model(ratio: float, bandwidth: str | None, gradient_seconds: float, accounting: str) -> CostModel:
-    from fedpaq import CostModel
-    from fedpaq.config import require_positive
-
-    require_positive("gradient_seconds", gradient_seconds)
-    if bandwidth is None:
-        return CostModel.from_ratio(ratio, accounting=accounting)
-    return CostModel(
-        bandwidth=parse_bandwidth(bandwidth),
-        shift=gradient_seconds / 2,
-        scale=2 / gradient_seconds,
-        accounting=accounting,
-    )
+    show(summary, json, lambda: _tables(histories, ranks, cost_model))
 
 
 def _checkpoints(path: Path | None, every: int, resume: bool) -> list[CheckpointPolicy | None]:
@@ -212,7 +215,8 @@ def _cells(history: History, in_seconds: bool) -> dict[str, str]:
     }
 
 
-def _tables(histories: dict[str, History], ranks: Ranks, in_seconds: bool) -> Iterator[Any]:
+def _tables(histories: dict[str, History], ranks: Ranks, cost_model: CostModel) -> Iterator[Any]:
+    in_seconds = options.is_in_seconds(cost_model)
     first, *others = histories.values()
     config, name = first.config, next(iter(histories))
     rows = [_cells(history, in_seconds) for history in histories.values()]
@@ -228,7 +232,10 @@ def _tables(histories: dict[str, History], ranks: Ranks, in_seconds: bool) -> It
         time = three_digits(other.final.seconds / first.final.seconds)
         yield f"FedAvg uploads {uploads} times as many bytes and takes {time} times as long."
     unit = "" if in_seconds else ", in units of one gradient"
-    yield f"[dim]Time is modelled: uploads and the slowest client{unit}. Executor: {first.executor}.[/dim]"
+    down = "" if cost_model.downlink_bandwidth is None else ", downloads"
+    fixed = f", {cost_model.round_seconds:g} s per round" if cost_model.round_seconds else ""
+    charged = f"uploads{down}{fixed} and the slowest client{unit}"
+    yield f"[dim]Time is modelled: {charged}. Executor: {first.executor}.[/dim]"
     if ranks.size > 1:
         yield from _traffic(ranks, histories)
 

@@ -10,7 +10,7 @@ _PREFIX = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 _BANDWIDTH = re.compile(r"^\s*([0-9.eE+-]+)\s*([kKmMgG]?)\s*(bit|b|bps|B|byte|bytes|bits)\s*(?:/s|ps)?\s*$")
 
 
-def parse_bandwidth(text: str) -> float:
+def parse_bandwidth(text: str, name: str = "bandwidth") -> float:
     """Return bits per second from ``1Mbit/s``, ``500 kbit/s``, ``2MB/s`` (8 bits per byte) or a plain number.
 
     >>> parse_bandwidth("1Mbit/s"), parse_bandwidth("2 MB/s"), parse_bandwidth("5e5")
@@ -28,7 +28,7 @@ def parse_bandwidth(text: str) -> float:
         bits = 8.0 if unit in ("B", "byte", "bytes") else 1.0
         return float(number) * _PREFIX[prefix.lower()] * bits
     except ValueError:
-        raise ConfigError(f"bandwidth={text!r} is not a rate; write e.g. 1Mbit/s, 500kbit/s or 2MB/s") from None
+        raise ConfigError(f"{name}={text!r} is not a rate; write e.g. 1Mbit/s, 500kbit/s or 2MB/s") from None
 
 
 def format_bytes(count: float) -> str:

@@ -21,7 +21,7 @@ class Broadcast(Protocol):
     """The downloads of some runs, from their first round on."""
 
     def send(self, round: int, runs: Int64, participants: Int64) -> Int64:
-        """Send x_k to the participants (runs, r) of the given runs; return the bytes they received (runs,)."""
+        """Send x_k to the participants (runs, r) of the given runs; return the bytes each received (runs, r)."""
 
     def adopt(self, runs: Int64, params: Float32, mean: Any) -> Float32:
         """Return x_{k+1} of the given runs from x_k (runs, p) and the mean of the uploads (runs, p)."""

@@ -18,8 +18,8 @@ Int64 = npt.NDArray[np.int64]
 class Dense:
     """Send x_k as it is.
 
-    >>> Dense().open(runs=1, num_clients=50, dimension=785).send(0, np.arange(1), np.zeros((1, 25), np.int64))
-    array([78725])
+    >>> Dense().open(runs=1, num_clients=50, dimension=785).send(0, np.arange(1), np.zeros((1, 2), np.int64))
+    array([[3149, 3149]])
     """
 
     @property
@@ -39,8 +39,8 @@ class DenseBroadcast:
     model_bytes: int
 
     def send(self, round: int, runs: Int64, participants: Int64) -> Int64:
-        """Return the bytes that the participants (runs, r) received (runs,)."""
-        return np.full(len(runs), participants.shape[1] * self.model_bytes, np.int64)
+        """Return the bytes that each of the participants (runs, r) received (runs, r)."""
+        return np.full(participants.shape, self.model_bytes, np.int64)
 
     def adopt(self, runs: Int64, params: Float32, mean: Any) -> Float32:
         """Return x_k + mean, added in double precision and rounded to float32."""

@@ -74,8 +74,10 @@ def plan_from_theory(
     for setting in settings:
         bits = setting.clients_per_round * _message_bits(setting, inputs.dimension)
         rounds = rounds_needed(inputs, setting, target, batch_size)
-        each = cost_model.expected_computation_seconds(setting.clients_per_round, setting.local_steps * batch_size)
-        each += cost_model.communication_seconds(bits, inputs.dimension)
+        clients, gradients = setting.clients_per_round, setting.local_steps * batch_size
+        each = cost_model.expected_computation_seconds(clients, gradients, inputs.num_clients)
+        each += cost_model.communication_seconds(bits, inputs.dimension, clients) + cost_model.round_seconds
+        each += cost_model.download_seconds(np.full(clients, codec.raw_bytes(inputs.dimension)))
         found.append(Guarantee(setting, rounds, rounds * each))
     return sorted(found, key=lambda guarantee: guarantee.seconds)
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from fedpaq.algorithm import play_round
 from fedpaq.clients import choose_executor
-from fedpaq.config import FedPAQConfig
+from fedpaq.codec import raw_bytes
 from fedpaq.downlink import Dense
 from fedpaq.planner.task import Task
 from fedpaq.server import choose_uplink
@@ -32,6 +32,7 @@ class Finish:
 
     rounds: tuple[int, ...]
     upload_bytes: tuple[float, ...]
+    sending_seconds: tuple[float, ...]
     seconds: float
     slowest: float  # seconds of the slowest seed: large for a step size that is often unlucky
 
@@ -66,10 +67,10 @@ class Pilot:
         self._uplink = choose_uplink(setting.quantizer, Mean(), task.problem)
         size = (len(step_sizes), len(seeds))
         self._broadcast = Dense().open(math.prod(size), task.problem.num_clients, task.problem.dimension)
-        self._configs = [[self._config(step_size, seed) for seed in seeds] for step_size in step_sizes]
+        self._configs = [[task.config(setting, step_size, seed) for seed in seeds] for step_size in step_sizes]
         self._params = np.tile(self._problem.initial_params, (*size, 1))  # (candidates, seeds, p)
         self._losses = np.full(size, task.initial_loss)
-        self._bytes = np.zeros(size)
+        self._bytes, self._sending = np.zeros(size), np.zeros(size)
         self._first = np.zeros(size, np.int64)  # the round in which a seed reached the target; 0: not yet
         self.candidates = [Candidate(setting, step_size, [task.initial_loss], [0.0]) for step_size in step_sizes]
         self.round, self.gradient_steps = 0, 0
@@ -81,10 +82,14 @@ class Pilot:
 
     def next_seconds(self) -> float:
         """Return when the next round would end if it uploads as much as those before."""
-        running = self._running()
-        played = self._bytes[running].mean() / self.round if self.round else 0.0
-        per_round = played or self.setting.clients_per_round * self._task.upload_bytes(self.setting.quantizer)
-        return self._task.expected_seconds(self.setting, self.round + 1, per_round * (self.round + 1))
+        computing, running = self._task.computing_seconds(self.setting), self._running()
+        if self.round:
+            sending = float(self._sending[running].mean()) / self.round
+        else:
+            uploaded = self.setting.clients_per_round * self._task.upload_bytes(self.setting.quantizer)
+            model_bytes = np.full(self.setting.clients_per_round, raw_bytes(self._problem.dimension))
+            sending = self._task.sending_seconds(self.setting, uploaded, model_bytes)
+        return (self.round + 1) * (computing + sending)
 
     def play(self) -> None:
         """Play one round, lines 2 to 11 of Algorithm 1, of every run that is not at the target yet."""
@@ -104,6 +109,10 @@ class Pilot:
         self.gradient_steps += len(configs) * self.setting.clients_per_round * self.setting.local_steps
         self._params[running] = played.params
         self._bytes[running] += played.payload_bytes
+        self._sending[running] += [
+            self._task.sending_seconds(self.setting, *sent)
+            for sent in zip(played.payload_bytes, played.download_bytes, strict=True)
+        ]
         self._losses[running] = self._task.losses(played.params)
         self._first[running & (self._losses <= self._task.watched_target)] = self.round
         for row, candidate in enumerate(self.candidates):
@@ -116,24 +125,16 @@ class Pilot:
         return np.asarray(alive[:, None] & (self._first == 0))
 
     def _record(self, row: int, candidate: Candidate) -> None:
+        computing, sending = self._task.computing_seconds(self.setting), self._sending[row]
         candidate.losses.append(float(self._losses[row].mean()))
-        candidate.seconds.append(self._task.expected_seconds(self.setting, self.round, float(self._bytes[row].max())))
+        candidate.seconds.append(self.round * computing + float(sending.max()))
         candidate.alive = bool(np.isfinite(self._losses[row]).all())
         if self._first[row].all():
-            rounds, uploaded = self._first[row], self._bytes[row]
+            rounds = self._first[row]
             candidate.finish = Finish(
-                tuple(rounds.tolist()),
-                tuple(uploaded.tolist()),
-                self._task.expected_seconds(self.setting, float(rounds.mean()), float(uploaded.mean())),
-                self._task.expected_seconds(self.setting, float(rounds.max()), float(uploaded.max())),
+                rounds=tuple(rounds.tolist()),
+                upload_bytes=tuple(self._bytes[row].tolist()),
+                sending_seconds=tuple(sending.tolist()),
+                seconds=float(rounds.mean() * computing + sending.mean()),
+                slowest=float(rounds.max() * computing + sending.max()),
             )
-
-    def _config(self, step_size: float, seed: int) -> FedPAQConfig:
-        return FedPAQConfig(
-            clients_per_round=self.setting.clients_per_round,
-            local_steps=self.setting.local_steps,
-            total_steps=self.setting.local_steps,  # a pilot has no end
-            batch_size=self._task.batch_size,
-            step_size=step_size,
-            seed=seed,
-        )

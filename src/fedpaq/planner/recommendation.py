@@ -53,15 +53,7 @@ class Plan:
 
     def config(self, seed: int = 0) -> FedPAQConfig:
         """Return the recommended run: as many rounds as the average run needs, rounded up."""
-        setting = self.pick.setting
-        return FedPAQConfig(
-            clients_per_round=setting.clients_per_round,
-            local_steps=setting.local_steps,
-            total_steps=math.ceil(self.pick.rounds) * setting.local_steps,
-            batch_size=self.task.batch_size,
-            step_size=self.pick.step_size,
-            seed=seed,
-        )
+        return self.task.config(self.pick.setting, self.pick.step_size, seed, math.ceil(self.pick.rounds))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""

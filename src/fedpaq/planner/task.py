@@ -25,6 +25,7 @@ from fedpaq.theory.estimators import descend, largest_curvature
 from fedpaq.theory.full_loss import FullLoss
 from fedpaq.theory.round_setting import RoundSetting
 
+Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 WATCHED = 1000
 
@@ -94,19 +95,33 @@ class Task:
         """B, or the mean number of samples of a client where each step uses all of them."""
         return self.batch_size or float(self.problem.partition.sizes().mean())
 
-    def expected_seconds(self, setting: RoundSetting, rounds: float, upload_bytes: float) -> float:
-        """Return the mean seconds of ``rounds`` rounds that upload ``upload_bytes`` in all."""
+    def computing_seconds(self, setting: RoundSetting) -> float:
+        """Return the mean seconds that a round's slowest client computes."""
         gradients = setting.local_steps * self.samples_per_step
-        computing = self.cost_model.expected_computation_seconds(setting.clients_per_round, gradients)
-        uploading = self.cost_model.communication_seconds(8 * upload_bytes, self.problem.dimension)
-        return rounds * computing + uploading
+        known = setting.clients_per_round, gradients, self.problem.num_clients
+        return self.cost_model.expected_computation_seconds(*known)
+
+    def sending_seconds(self, setting: RoundSetting, upload_bytes: float, download_bytes: Int64) -> float:
+        """Return the seconds of one round besides computing: all its uploads, each participant's download (r,)."""
+        price = self.cost_model
+        uploading = price.communication_seconds(8 * upload_bytes, self.problem.dimension, setting.clients_per_round)
+        return uploading + price.download_seconds(download_bytes) + price.round_seconds
+
+    def config(self, setting: RoundSetting, step_size: float, seed: int, rounds: int = 1) -> FedPAQConfig:
+        """Return a run of ``rounds`` rounds."""
+        return FedPAQConfig(
+            clients_per_round=setting.clients_per_round,
+            local_steps=setting.local_steps,
+            total_steps=rounds * setting.local_steps,
+            batch_size=self.batch_size,
+            step_size=step_size,
+            seed=seed,
+        )
 
     def upload_bytes(self, quantizer: Quantizer) -> int:
         """Return the real payload of one client after one step from x_0: about what any upload takes."""
         if quantizer not in self._upload_bytes:
-            config = FedPAQConfig(
-                clients_per_round=1, local_steps=1, total_steps=1, batch_size=self.batch_size, step_size=1e-3
-            )
+            config = self.config(RoundSetting(1, 1, quantizer), 1e-3, seed=0)
             (history,) = sweep(self.problem, [config], quantizer=quantizer, evaluate_every=0)
             self._upload_bytes[quantizer] = history.final.payload_bytes
         return self._upload_bytes[quantizer]

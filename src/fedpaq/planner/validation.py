@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.stats
 
+from fedpaq.clients import draw_participants
 from fedpaq.config import round_to_4_digits
 from fedpaq.planner.pilot import Candidate, Finish, Pilot
 from fedpaq.planner.race import race
@@ -84,7 +85,7 @@ def rerun(task: Task, entries: dict[RoundSetting, list[float]], seeds: Sequence[
 def choice_of(task: Task, candidate: Candidate, seeds: Sequence[int]) -> Choice:
     """Return the means of a candidate that finished, and the interval for a single run."""
     assert candidate.finish is not None  # a race returns only those
-    logs = np.log(single_runs(task, candidate.setting, candidate.finish, seeds))  # times are skewed
+    logs = np.log(single_runs(task, candidate, candidate.finish, seeds))  # times are skewed
     reach = scipy.stats.t.ppf(0.5 + CONFIDENCE / 2, len(logs) - 1) * math.sqrt(1 + 1 / len(logs))
     spread = float(reach * logs.std(ddof=1))
     return Choice(
@@ -98,13 +99,14 @@ def choice_of(task: Task, candidate: Candidate, seeds: Sequence[int]) -> Choice:
     )
 
 
-def single_runs(task: Task, setting: RoundSetting, finish: Finish, seeds: Sequence[int]) -> npt.NDArray[np.float64]:
+def single_runs(task: Task, candidate: Candidate, finish: Finish, seeds: Sequence[int]) -> npt.NDArray[np.float64]:
     """Return the seconds of each seed with drawn computation times instead of their mean."""
-    clients = np.arange(setting.clients_per_round)
-    gradients = np.full(len(clients), setting.local_steps * task.samples_per_step)
-    seconds = [
-        sum(task.cost_model.computation_seconds(seed, k, clients, gradients) for k in range(rounds))
-        + task.cost_model.communication_seconds(8 * uploaded, task.problem.dimension)
-        for seed, rounds, uploaded in zip(seeds, finish.rounds, finish.upload_bytes, strict=True)
-    ]
-    return np.array(seconds)
+    setting, price = candidate.setting, task.cost_model
+    gradients = np.full(setting.clients_per_round, setting.local_steps * task.samples_per_step)
+    configs = [task.config(setting, candidate.step_size, seed) for seed in seeds]
+    computing = np.zeros(len(seeds))
+    for k in range(max(finish.rounds)):
+        for row, participants in enumerate(draw_participants(task.problem, configs, k)):
+            if k < finish.rounds[row]:
+                computing[row] += price.computation_seconds(seeds[row], k, participants, gradients)
+    return np.asarray(computing + finish.sending_seconds)

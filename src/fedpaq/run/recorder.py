@@ -50,21 +50,23 @@ class RunRecorder:
     def round_done(
         self, state: RunState, runs: Int64, participants: Int64, payload_bytes: Int64, download_bytes: Int64
     ) -> None:
-        """Record the last round of the given runs: participants (runs, r), bytes (runs,)."""
+        """Record the last round of the given runs: participants and download_bytes (runs, r), payload_bytes (runs,)."""
         round, settings = state.rounds_done, self._settings
         evaluations = self._evaluate(round, state.params[runs])
         for row, run in enumerate(runs.tolist()):
             before, config = state.records[run][-1], settings.configs[run]
             bits = settings.counted_bits(int(payload_bytes[row]))
             computing = self._computing(config, round - 1, participants[row])
-            sending = settings.cost_model.communication_seconds(bits, settings.problem.dimension)
+            price, clients = settings.cost_model, config.clients_per_round
+            sending = price.communication_seconds(bits, settings.problem.dimension, clients)
+            sending += price.download_seconds(download_bytes[row]) + price.round_seconds
             record = Record(
                 round=round,
                 steps=round * config.local_steps,
                 loss=None,
                 accuracy=None,
                 payload_bytes=before.payload_bytes + int(payload_bytes[row]),
-                download_bytes=before.download_bytes + int(download_bytes[row]),
+                download_bytes=before.download_bytes + int(download_bytes[row].sum()),
                 upload_bits=before.upload_bits + bits,
                 computation_seconds=before.computation_seconds + computing,
                 seconds=before.seconds + computing + sending,
