@@ -73,7 +73,11 @@ def run(
     checkpoint_every: Annotated[int, typer.Option(help="Rounds between two saves.")] = 1,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from --checkpoint if that file exists.")] = False,
     log: Annotated[
-        Path | None, typer.Option(help="Write each round to FILE.csv, FILE.jsonl or a TensorBoard FOLDER as it ends.")
+        str | None,
+        typer.Option(
+            help="Write each round as it ends to FILE.csv, FILE.jsonl, a TensorBoard FOLDER, wandb:PROJECT or "
+            "mlflow:EXPERIMENT."
+        ),
     ] = None,
     json: options.AsJson = False,
 ) -> None:

@@ -63,6 +63,11 @@ class Record:
     download_bytes: int = 0  # real bytes of all downloads
 
 
+def as_row(record: Record | Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record as a row: its numbers by name."""
+    return dict(record) if isinstance(record, Mapping) else asdict(record)
+
+
 @dataclass(frozen=True, eq=False)
 class History:
     """A finished run: its settings, one record per round, the final params."""

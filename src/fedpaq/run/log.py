@@ -1,9 +1,10 @@
 """RoundLog: one row per round, written during the run, for the tools with which people watch runs.
 
-    with open_log("run.csv") as log:  # or run.jsonl, or a folder that TensorBoard is pointed at
+    with open_log("run.csv") as log:  # or run.jsonl, a TensorBoard folder, wandb:PROJECT, mlflow:EXPERIMENT
         fedpaq.train(problem, config, callback=lambda record, _: log.add("FedPAQ", record))
 
-A row is on the disk before the next round begins. A resumed run keeps the rows of the rounds that are
+``fedpaq run --log`` and Flower's ``FedPAQ(log=...)`` write through the same interface; anything with its ``add`` can
+stand in. A row is on the disk before the next round begins. A resumed run keeps the rows of the rounds that are
 done; rounds it plays again replace theirs, and half a row left by a crash is dropped.
 """
 
@@ -11,28 +12,28 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import importlib.util
 import io
 import json
-from dataclasses import asdict, fields
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
 from fedpaq.errors import ConfigError
-from fedpaq.run.history import Record
+from fedpaq.run import trackers
+from fedpaq.run.history import Record, as_row
 from fedpaq.storage.atomic_file import StrPath, atomic_write
 
-COLUMNS = ("method", *(field.name for field in fields(Record)))
-
 Row = dict[str, Any]
+FORMS = "FILE.csv, FILE.jsonl, a FOLDER for TensorBoard, wandb:PROJECT or mlflow:EXPERIMENT"
 
 
 class RoundLog(Protocol):
     """Where the rounds of a run are written."""
 
-    def add(self, method: str, record: Record) -> None:
-        """Write the state after one round of a method."""
+    def add(self, method: str, record: Record | Mapping[str, Any]) -> None:
+        """Write the state after one round of a method: a record, or a row with its ``round``."""
 
     def __enter__(self) -> RoundLog: ...
 
@@ -41,29 +42,31 @@ class RoundLog(Protocol):
     ) -> None: ...
 
 
-def open_log(path: StrPath, *, resume: bool = False) -> RoundLog:
-    """Return the log for this path: ``.csv``, ``.jsonl``, or else a TensorBoard folder."""
-    target = Path(path)
-    if target.suffix in (".csv", ".jsonl"):
-        if not target.absolute().parent.is_dir():
-            raise ConfigError(f"log={str(path)!r} is in a folder that does not exist; create it first")
-        return TextLog(target, resume)
-    if target.suffix and not target.is_dir():
-        raise ConfigError(f"log={str(path)!r} has an unknown form; choose FILE.csv, FILE.jsonl or a FOLDER")
-    if importlib.util.find_spec("tensorboard") is None:
-        raise ConfigError(
-            f"log={str(path)!r} is a TensorBoard folder, and tensorboard is not installed; "
-            "run pip install 'fedpaq[tensorboard]', or choose FILE.csv or FILE.jsonl"
-        )
-    return TensorBoardLog(target)
+def open_log(target: StrPath, *, resume: bool = False, run: str | None = None) -> RoundLog:
+    """Return the log for this text or path, see ``FORMS``; ``run`` is the identity under which trackers resume."""
+    kind, _, name = os.fspath(target).partition(":")
+    if kind in trackers.SERVICES and name:
+        trackers.require(kind, target)
+        service: RoundLog = trackers.SERVICES[kind](name, run)
+        return service
+    path = Path(target)
+    if path.suffix in (".csv", ".jsonl"):
+        if not path.absolute().parent.is_dir():
+            raise ConfigError(f"log={str(target)!r} is in a folder that does not exist; create it first")
+        return TextLog(path, resume)
+    if path.suffix and not path.is_dir():
+        raise ConfigError(f"log={str(target)!r} has an unknown form; choose {FORMS}")
+    trackers.require("tensorboard", target)
+    return trackers.TensorBoardLog(path)
 
 
 class TextLog:
-    """Rows in a CSV or JSONL file, appended and flushed one at a time."""
+    """Rows in a CSV or JSONL file, appended and flushed one at a time; a CSV file widens with its rows."""
 
     def __init__(self, path: Path, resume: bool) -> None:
         self._path, self._csv = path, path.suffix == ".csv"
         self._begun: set[str] = set()
+        self._columns: list[str] = []
         kept = self._read() if resume and path.exists() else []
         self._stream = self._rewrite(kept)
 
@@ -73,20 +76,23 @@ class TextLog:
     def __exit__(self, *_: object) -> None:
         self._stream.close()
 
-    def add(self, method: str, record: Record) -> None:
+    def add(self, method: str, record: Record | Mapping[str, Any]) -> None:
         """Append the row; the first row of a method replaces what an earlier run wrote from that round on."""
-        if method not in self._begun:
+        row = {"method": method, **as_row(record)}
+        first = method not in self._begun
+        if first or (self._csv and not set(row) <= set(self._columns)):
             self._begun.add(method)
             rows = self._read()
-            kept = [row for row in rows if row["method"] != method or row["round"] < record.round]
-            if len(kept) < len(rows):
-                self._stream.close()
-                self._stream = self._rewrite(kept)
-        self._stream.write(self._text({"method": method, **asdict(record)}))
+            kept = [one for one in rows if not first or one["method"] != method or one["round"] < row["round"]]
+            self._stream.close()
+            self._stream = self._rewrite(kept, row)
+        self._stream.write(self._text(row))
         self._stream.flush()
 
-    def _rewrite(self, rows: list[Row]) -> io.TextIOWrapper:
-        head = ",".join(COLUMNS) + "\n" if self._csv else ""
+    def _rewrite(self, rows: list[Row], *coming: Row) -> io.TextIOWrapper:
+        """Write the rows anew, with columns for those that are coming, too."""
+        self._columns = list(dict.fromkeys(name for row in [*rows, *coming] for name in row))
+        head = ",".join(self._columns) + "\n" if self._csv and self._columns else ""
         atomic_write(self._path, (head + "".join(map(self._text, rows))).encode())
         return open(self._path, "a", encoding="utf-8", newline="")
 
@@ -94,7 +100,7 @@ class TextLog:
         if not self._csv:
             return json.dumps(row) + "\n"
         line = io.StringIO()
-        csv.DictWriter(line, COLUMNS, lineterminator="\n").writerow(row)
+        csv.DictWriter(line, self._columns, lineterminator="\n").writerow(row)
         return line.getvalue()
 
     def _read(self) -> list[Row]:
@@ -105,35 +111,8 @@ class TextLog:
         # What is not a row, and what follows it, is not kept.
         with contextlib.suppress(ValueError, TypeError, OverflowError, RecursionError, csv.Error):
             for row in csv.DictReader(lines) if self._csv else map(json.loads, lines):
-                if not isinstance(row, dict) or set(row) != set(COLUMNS):
+                whole = isinstance(row, dict) and None not in row and (not self._csv or None not in row.values())
+                if not whole or not {"method", "round"} <= set(row):
                     break
                 rows.append({**row, "round": int(row["round"])})
         return rows
-
-
-class TensorBoardLog:
-    """Scalars by round in a TensorBoard folder, one run per method."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._writers: dict[str, Any] = {}
-
-    def __enter__(self) -> TensorBoardLog:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for writer in self._writers.values():
-            writer.close()
-
-    def add(self, method: str, record: Record) -> None:
-        """Write every number of the record; rounds that are played again replace theirs."""
-        from torch.utils.tensorboard import SummaryWriter
-
-        if method not in self._writers:
-            self._writers[method] = SummaryWriter(str(self._folder / method), purge_step=record.round)
-        values = asdict(record)
-        step = values.pop("round")
-        for name, value in values.items():
-            if value is not None:
-                self._writers[method].add_scalar(name, value, step)
-        self._writers[method].flush()
