@@ -36,6 +36,7 @@ def results(ranks: Ranks) -> dict[str, np.ndarray]:
     return {
         "one level": params(mlp, quantizer=one_level),
         "buckets": params(mlp, quantizer=buckets),
+        "coded both ways": params(mlp, quantizer=one_level, downlink=fedpaq.Changes("rotated:1")),
         "clipped": params(mlp, quantizer=buckets, aggregation=ClippedMean()),
         "clipped, raw": params(mlp, aggregation=ClippedMean()),
         "sweep": swept[0].params,

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from fedpaq import codec, problems, quantizers
+    from fedpaq import codec, downlink, problems, quantizers
     from fedpaq.algorithm import sweep, train
     from fedpaq.codec import accumulate, decode, encode, encode_batch, message_bits, read_header
     from fedpaq.config import FedPAQConfig
     from fedpaq.cost_model import CostModel
+    from fedpaq.downlink import Changes, Dense
     from fedpaq.errors import (
         CheckpointError,
         ConfigError,
@@ -47,6 +48,8 @@ _HOME = {
     "encode_batch": "codec",
     "message_bits": "codec",
     "read_header": "codec",
+    "Changes": "downlink",
+    "Dense": "downlink",
     "History": "run.history",
     "Record": "run.history",
     "Problem": "problems",
@@ -64,7 +67,7 @@ _HOME = {
     "NonFiniteUpdateError": "errors",
     "WireFormatError": "errors",
 }
-_PACKAGES = ("codec", "problems", "quantizers")
+_PACKAGES = ("codec", "downlink", "problems", "quantizers")
 
 __all__ = [*sorted(_HOME), *_PACKAGES]
 

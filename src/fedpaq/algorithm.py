@@ -119,8 +119,8 @@ def sweep(
         evaluate_every=evaluate_every,
     )
     recorder = RunRecorder(settings, callback, ranks)
-    state = RunState.begin(problem.initial_params, len(configs))  # x_0
-    broadcast = downlink.open(len(configs), problem.num_clients, problem.dimension)
+    broadcast = downlink.open([config.seed for config in configs], problem.num_clients, problem.initial_params)
+    state = RunState.begin(broadcast)  # x_0
     with saved_run(checkpoint, settings, state, ranks) as saved:
         recorder.start(state)
         for k in saved.rounds():  # line 1

@@ -46,7 +46,8 @@ class Recorded:
             payload_size_source="encoded",
             evaluate_every=every,
         )
-        self.state = RunState.begin(np.zeros(PROBLEM.dimension, np.float32), len(configs))
+        zeros = np.zeros(PROBLEM.dimension, np.float32)
+        self.state = RunState.begin(Dense().open(range(len(configs)), PROBLEM.num_clients, zeros))
         self.recorder = RunRecorder(self.settings, callback, ranks or Ranks())
         self.recorder.start(self.state)
 

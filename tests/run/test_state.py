@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from fedpaq.downlink import Dense
 from fedpaq.run.state import RunState
 from run.test_recorder import PROBLEM, Recorded, configs_of
 
@@ -29,7 +30,7 @@ def played(rounds, runs=2, diverge=None, every=1):
 
 
 def fresh(runs=2):
-    return RunState.begin(np.zeros(PROBLEM.dimension, np.float32), runs)
+    return RunState.begin(Dense().open(range(runs), PROBLEM.num_clients, np.zeros(PROBLEM.dimension, np.float32)))
 
 
 @pytest.mark.parametrize("every", [0, 1, 2])

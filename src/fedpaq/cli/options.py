@@ -29,6 +29,10 @@ Levels = Annotated[
     int | None,
     typer.Option("--levels", "-s", help="s: short for --quantizer low-precision:s; 0 sends float32. Default: 1."),
 ]
+DownlinkText = Annotated[
+    str,
+    typer.Option("--downlink", metavar="TEXT", help="How the model is sent: dense, or coded changes, e.g. rotated:1."),
+]
 BatchSize = Annotated[int, typer.Option("--batch-size", "-B", help="B: samples per step.")]
 NumClients = Annotated[int, typer.Option("--num-clients", "-n", help="n: clients in all.")]
 DataSeed = Annotated[int, typer.Option("--seed", help="Fixes the data split and the initial weights.")]

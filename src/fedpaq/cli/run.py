@@ -34,6 +34,7 @@ def run(
     bucket_size: Annotated[
         int | None, typer.Option(help="With --levels: coordinates that share a norm. Default: all of them.")
     ] = None,
+    downlink: options.DownlinkText = "dense",
     step_size: Annotated[
         float | None, typer.Option("--step-size", "-e", help="eta. Default: one that suits the problem.")
     ] = None,
@@ -97,6 +98,7 @@ def run(
     torchrun --nproc-per-node 2 -m fedpaq run mnist-logistic
     """
     from fedpaq import FedPAQConfig, Identity, problems
+    from fedpaq import downlink as downlinks
     from fedpaq.hardware.ranks import join
     from fedpaq.run.log import open_log
     from fedpaq.server.aggregation import find_aggregation
@@ -127,9 +129,11 @@ def run(
         seed=seed,
     )
     chosen, plain = options.choose_quantizer(quantizer, levels, bucket_size), Identity()
-    methods: dict[str, Any] = {"FedAvg" if chosen == plain else "FedPAQ": chosen}
+    way_down, dense = downlinks.parse(downlink), downlinks.Dense()
+    is_fedavg = chosen == plain and way_down == dense
+    methods: dict[str, Any] = {"FedAvg" if is_fedavg else "FedPAQ": {"quantizer": chosen, "downlink": way_down}}
     if compare:
-        methods.setdefault("FedAvg", plain)
+        methods.setdefault("FedAvg", {"quantizer": plain, "downlink": dense})
     settings: dict[str, Any] = {
         "cost_model": cost_model,
         "executor": executor,
@@ -146,7 +150,7 @@ def run(
     ):
         settings["ranks"] = ranks
         histories = {
-            name: _train(name, task, config, method, {**settings, "checkpoint": files[name]}, json, rounds)
+            name: _train(name, task, config, {**settings, **method, "checkpoint": files[name]}, json, rounds)
             for name, method in methods.items()
         }
     if not ranks.is_first:
@@ -170,7 +174,7 @@ def _checkpoints(path: Path | None, every: int, resume: bool) -> list[Checkpoint
 
 
 def _train(
-    name: str, task: Any, config: Any, quantizer: Any, settings: dict[str, Any], quiet: bool, rounds: RoundLog | None
+    name: str, task: Any, config: Any, settings: dict[str, Any], quiet: bool, rounds: RoundLog | None
 ) -> History:
     from fedpaq import train
 
@@ -183,7 +187,7 @@ def _train(
             if rounds is not None:
                 rounds.add(name, record)
 
-        return train(task, config, quantizer=quantizer, callback=after_round, **settings)
+        return train(task, config, callback=after_round, **settings)
 
 
 def _summary(history: History) -> dict[str, Any]:
@@ -192,6 +196,7 @@ def _summary(history: History) -> dict[str, Any]:
         "problem": history.problem,
         "dimension": history.dimension,
         "quantizer": history.quantizer,
+        "downlink": history.downlink,
         "executor": history.executor,
         "config": dict(history.config),
         "rounds": final.round,
@@ -214,6 +219,7 @@ def _cells(history: History, in_seconds: bool) -> dict[str, str]:
         ">accuracy": "-" if final.accuracy is None else f"{final.accuracy:.1%}",
         ">one upload": format_bytes(final.payload_bytes / uploads),
         ">uploaded": format_bytes(final.payload_bytes),
+        ">one download": format_bytes(final.download_bytes / uploads),
         ">downloaded": format_bytes(final.download_bytes),
         ">time": format_seconds(final.seconds) if in_seconds else f"{final.seconds:,.0f}",
     }

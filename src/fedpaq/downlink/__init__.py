@@ -6,11 +6,13 @@ model must itself adopt what it sends: then every holder of round k has the serv
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from fedpaq.downlink.changes import Changes
 from fedpaq.downlink.dense import Dense
 
 Float32 = npt.NDArray[np.float32]
@@ -18,13 +20,23 @@ Int64 = npt.NDArray[np.int64]
 
 
 class Broadcast(Protocol):
-    """The downloads of some runs, from their first round on."""
+    """The downloads of some runs, from their first round on, and what must be remembered for them."""
+
+    @property
+    def params(self) -> Float32:
+        """Before round 0: x_0 of every run as its clients will hold it, (runs, p)."""
 
     def send(self, round: int, runs: Int64, participants: Int64) -> Int64:
         """Send x_k to the participants (runs, r) of the given runs; return the bytes each received (runs, r)."""
 
     def adopt(self, runs: Int64, params: Float32, mean: Any) -> Float32:
         """Return x_{k+1} of the given runs from x_k (runs, p) and the mean of the uploads (runs, p)."""
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return what is remembered between rounds, for a checkpoint."""
+
+    def take_up(self, params: Float32, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Become what ``to_arrays`` gave, with params (runs, p); raise ValueError or KeyError if that cannot be."""
 
 
 class Downlink(Protocol):
@@ -34,8 +46,19 @@ class Downlink(Protocol):
     def name(self) -> str:
         """Label for history and tables."""
 
-    def open(self, runs: int, num_clients: int, dimension: int) -> Broadcast:
-        """Return the downloads of that many runs, before their first round."""
+    def open(self, seeds: Sequence[int], num_clients: int, params: Float32) -> Broadcast:
+        """Return the downloads of one run for each seed, from x_0 (p,) on."""
 
 
-__all__ = ["Broadcast", "Dense", "Downlink"]
+def parse(text: str) -> Downlink:
+    """Return the downlink that a text names: ``dense``, or the quantizer of changes and maybe that of snapshots.
+
+    >>> parse("dense"), parse("rotated:1").name, parse("rotated:0.5/none").name
+    (Dense(), 'rotated:1/rotated:8', 'rotated:0.5/none')
+    """
+    if text.strip() == "dense":
+        return Dense()
+    return Changes(*(part.strip() for part in text.split("/", 1)))
+
+
+__all__ = ["Broadcast", "Changes", "Dense", "Downlink", "parse"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +19,9 @@ Int64 = npt.NDArray[np.int64]
 class Dense:
     """Send x_k as it is.
 
-    >>> Dense().open(runs=1, num_clients=50, dimension=785).send(0, np.arange(1), np.zeros((1, 2), np.int64))
-    array([[3149, 3149]])
+    >>> broadcast = Dense().open([0], num_clients=50, params=np.zeros(785, np.float32))
+    >>> broadcast.send(0, np.arange(1), np.zeros((1, 25), np.int64)).sum()
+    np.int64(78725)
     """
 
     @property
@@ -27,22 +29,30 @@ class Dense:
         """Label for history and tables."""
         return "dense"
 
-    def open(self, runs: int, num_clients: int, dimension: int) -> DenseBroadcast:
-        """Return the downloads of that many runs; there is nothing to remember."""
-        return DenseBroadcast(codec.raw_bytes(dimension))
+    def open(self, seeds: Sequence[int], num_clients: int, params: Float32) -> DenseBroadcast:
+        """Return the downloads of some runs; there is nothing to remember."""
+        return DenseBroadcast(np.tile(params, (len(seeds), 1)), codec.raw_bytes(params.size))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DenseBroadcast:
     """Counts a raw payload for each participant."""
 
+    params: Float32  # x_0: (runs, p)
     model_bytes: int
 
     def send(self, round: int, runs: Int64, participants: Int64) -> Int64:
-        """Return the bytes that each of the participants (runs, r) received (runs, r)."""
+        """Return the bytes that each of the participants (runs, r) received."""
         return np.full(participants.shape, self.model_bytes, np.int64)
 
     def adopt(self, runs: Int64, params: Float32, mean: Any) -> Float32:
         """Return x_k + mean, added in double precision and rounded to float32."""
         with np.errstate(over="ignore", invalid="ignore"):  # a diverged run is noticed by its recorder
             return np.asarray(params + mean, np.float32)
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return nothing."""
+        return {}
+
+    def take_up(self, params: Float32, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Have nothing to take up."""

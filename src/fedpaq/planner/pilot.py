@@ -7,7 +7,6 @@ round would cost more than the training.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -66,8 +65,9 @@ class Pilot:
         self._executor = choose_executor("auto", task.problem, setting.clients_per_round)
         self._uplink = choose_uplink(setting.quantizer, Mean(), task.problem)
         size = (len(step_sizes), len(seeds))
-        self._broadcast = Dense().open(math.prod(size), task.problem.num_clients, task.problem.dimension)
         self._configs = [[task.config(setting, step_size, seed) for seed in seeds] for step_size in step_sizes]
+        flat = [config.seed for row in self._configs for config in row]
+        self._broadcast = Dense().open(flat, task.problem.num_clients, task.problem.initial_params)
         self._params = np.tile(self._problem.initial_params, (*size, 1))  # (candidates, seeds, p)
         self._losses = np.full(size, task.initial_loss)
         self._bytes, self._sending = np.zeros(size), np.zeros(size)

@@ -38,6 +38,10 @@ class Identity:
         """Wrap one finite update."""
         return self.quantize_batch(as_vector(update)[None, :], [key])[0]
 
+    def approximate(self, update: Any, *, key: Key) -> RawMessage:
+        """Wrap one finite update: nothing is nearer."""
+        return self.quantize(update, key=key)
+
     def quantize_batch(self, updates: Any, keys: Keys | Sequence[Key]) -> list[RawMessage]:
         """Wrap r finite updates (r, p)."""
         rows, keys = as_float32(updates), Keys.of(keys)

@@ -80,13 +80,18 @@ class SavedRun:
             header, arrays = self._state.to_parts()
             files.save(self._policy.path, {"kind": KIND, "run": self._identity, **header}, arrays)
 
+    def _most_bytes(self) -> int:
+        params = self._state.params
+        held = 8 * self._settings.problem.num_clients  # what a downlink may remember of each client
+        return 4 * params.nbytes + (MARGIN_BYTES + held) * len(params)
+
     def _resume(self, policy: CheckpointPolicy) -> None:
-        path, params = str(policy.path), self._state.params
+        path = str(policy.path)
         if not policy.resume:
             raise CheckpointError(
                 f"checkpoint={path!r} exists; pass --resume (resume=True) to continue its run, or choose another file"
             )
-        header, arrays = files.load(path, max_bytes=2 * params.nbytes + MARGIN_BYTES * len(params))
+        header, arrays = files.load(path, max_bytes=self._most_bytes())
         kind = header.get("kind")
         if kind in OLDER_KINDS:
             raise CheckpointError(

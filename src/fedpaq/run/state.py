@@ -1,7 +1,8 @@
 """RunState: where the runs of a sweep stand between two rounds. The one owner of what changes.
 
-Randomness is stateless, so the state is small: the rounds done, the params and the records of every run, and
-why some have ended early. A run continued from it ends bit-identical to one that was never interrupted.
+Randomness is stateless, so the state is small: the rounds done, the params and the records of every run, what
+was sent down, and why some have ended early. A run continued from it ends bit-identical to one that was never
+interrupted.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpaq.config import require_int
+from fedpaq.downlink import Broadcast
 from fedpaq.run.history import History, Record, from_columns, to_columns
 from fedpaq.run.settings import RunSettings
 
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
+DOWNLINK = "downlink."  # before the names of what the downlink remembers
 
 
 @dataclass(eq=False)
@@ -27,13 +30,15 @@ class RunState:
 
     params: Float32  # (runs, p)
     records: list[list[Record]]
+    broadcast: Broadcast  # what has been sent down
     diverged: dict[int, str] = field(default_factory=dict)  # run -> why it ended early
     rounds_done: int = 0
 
     @classmethod
-    def begin(cls, initial_params: Float32, runs: int) -> RunState:
+    def begin(cls, broadcast: Broadcast) -> RunState:
         """Return the state before the first round: x_0 in every run, nothing recorded."""
-        return cls(np.tile(initial_params, (runs, 1)), [[] for _ in range(runs)])
+        params = np.array(broadcast.params)
+        return cls(params, [[] for _ in params], broadcast)
 
     def running(self) -> Int64:
         """Return the numbers of the runs that have not diverged."""
@@ -69,7 +74,8 @@ class RunState:
         """Return the state as a JSON object and arrays."""
         diverged = {str(run): why for run, why in self.diverged.items()}
         header = {"rounds_done": self.rounds_done, "diverged": diverged}
-        return header, {"params": self.params, **to_columns(self.records)}
+        downloads = {DOWNLINK + name: array for name, array in self.broadcast.to_arrays().items()}
+        return header, {"params": self.params, **to_columns(self.records), **downloads}
 
     def take_up(self, header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], settings: RunSettings) -> None:
         """Become the state that ``to_parts`` gave; raise ValueError or KeyError if it cannot be one."""
@@ -77,6 +83,7 @@ class RunState:
         if params.shape != self.params.shape or params.dtype != np.float32:
             raise ValueError(f"params {params.shape} {params.dtype}")
         require_int("rounds_done", done, 0, settings.num_rounds)
+        downloads = {name.removeprefix(DOWNLINK): each for name, each in arrays.items() if name.startswith(DOWNLINK)}
         records = from_columns(arrays, settings.configs[0].local_steps)
         diverged = {int(run): str(why) for run, why in header["diverged"].items()}
         if len(records) != runs or not set(diverged) <= set(range(runs)):
@@ -87,4 +94,5 @@ class RunState:
         alive = [run for run in range(runs) if run not in diverged]
         if not np.isfinite(params[alive]).all():
             raise ValueError("params are not finite")
+        self.broadcast.take_up(params, downloads)
         self.params, self.records, self.diverged, self.rounds_done = params.copy(), records, diverged, done

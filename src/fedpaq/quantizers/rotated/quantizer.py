@@ -105,7 +105,14 @@ class Rotated:
         require_int("dimension", rows.shape[1], 1)
         return [self._quantize_row(row, key) for row, key in zip(rows, keys, strict=True)]
 
-    def _quantize_row(self, row: Float32, key: Key) -> RotatedMessage | QuantizedMessage:
+    def approximate(self, update: Any, *, key: Key) -> RotatedMessage:
+        """Return a message near one update: without the scale that keeps the mean, with an error below ||x||.
+
+        For a sender that adds what was lost to what it sends next, as a server does with ``fedpaq.Changes``.
+        """
+        return self._quantize_row(as_float32(as_vector(update)[None, :])[0], key, unbiased=False)  # type: ignore[return-value]
+
+    def _quantize_row(self, row: Float32, key: Key, unbiased: bool = True) -> RotatedMessage | QuantizedMessage:
         squares, magnitudes = sum_cells(row)
         with np.errstate(over="ignore", invalid="ignore"):
             norm = np.sqrt(squares.sum())
@@ -116,13 +123,15 @@ class Rotated:
         bits = body_bits(row.size, target)
         plan = allocate(squares, row.size, bits)
         promised = self.payload_bytes is not None
-        rival = better_levels(row, float(norm), float(magnitudes.sum()), target, plan.error, promised)
+        rival = None
+        if unbiased:
+            rival = better_levels(row, float(norm), float(magnitudes.sum()), target, plan.error, promised)
         if rival is not None:
             message = rival.quantize(row, key=key)
             if self.payload_bytes is None or payload_size(message) <= self.payload_bytes:
                 return message
         bits -= SCALE_BITS * (plan.blocks.count - 1)
-        sketch = Sketch.of(row, plan, squares, key)
+        sketch = Sketch.of(row, plan, squares, key, unbiased)
         return sketch.message(bits) if self.payload_bytes is None else self._longest_fitting(sketch, bits)
 
     def _longest_fitting(self, sketch: Sketch, bits: float) -> RotatedMessage:

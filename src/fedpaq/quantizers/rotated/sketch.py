@@ -1,6 +1,7 @@
 """Sketch: an update in rotated space, from which messages of any length can be made.
 
-scale_b = ||x_b||^2 / <W x_b, level_b>   makes   <x_hat_b, x_b> = ||x_b||^2   exactly, whatever the levels.
+scale_b = ||x_b||^2 / <W x_b, level_b>   makes   <x_hat_b, x_b> = ||x_b||^2   exactly, whatever the levels. Without
+it, where a mean that is right matters less than one message that is near, each block is scaled to be nearest.
 """
 
 from __future__ import annotations
@@ -13,7 +14,15 @@ import numpy as np
 from fedpaq.errors import NonFiniteUpdateError
 from fedpaq.kernels import numba as compiled
 from fedpaq.quantizers.message import Float32, Float64
-from fedpaq.quantizers.rotated.allocation import SPARSE_RATE, Allocation, block_energies, densities, half_steps, share
+from fedpaq.quantizers.rotated.allocation import (
+    SPARSE_RATE,
+    Allocation,
+    block_energies,
+    densities,
+    half_steps,
+    kept,
+    share,
+)
 from fedpaq.quantizers.rotated.message import (
     LARGEST,
     MOST_MANTISSA_BITS,
@@ -39,9 +48,10 @@ class Sketch:
     rotated: Float32  # (blocks, n): W (factor x)
     error: float
     key: Key
+    unbiased: bool = True
 
     @classmethod
-    def of(cls, row: Float32, plan: Allocation, cells: Float64, key: Key) -> Sketch:
+    def of(cls, row: Float32, plan: Allocation, cells: Float64, key: Key, unbiased: bool = True) -> Sketch:
         """Rotate an update."""
         blocks = plan.blocks
         energies = block_energies(cells, blocks) if blocks.count > 1 else cells.sum()[None]
@@ -49,12 +59,12 @@ class Sketch:
         factors = np.ldexp(np.float32(1), exponents).astype(np.float32)
         kernels = compiled.load("rotation")
         if kernels is None:
-            return cls(blocks, energies, factors, rotate_numpy(row, blocks, factors, key), plan.error, key)
+            return cls(blocks, energies, factors, rotate_numpy(row, blocks, factors, key), plan.error, key, unbiased)
         rotated = np.empty((blocks.count, blocks.size), np.float32)
         worth_threads = blocks.count > 1 and blocks.padded > WORTH_THREADS
         rotate = kernels.rotate_on_threads if worth_threads else kernels.rotate
         rotate(row, blocks.length, blocks.turns, factors, key.seed, key.round, key.client, rotated)
-        return cls(blocks, energies, factors, rotated, plan.error, key)
+        return cls(blocks, energies, factors, rotated, plan.error, key, unbiased)
 
     def message(self, bits: float, nearest: bool = False) -> RotatedMessage:
         """Round to about this many bits; scales at random, or to the ``nearest``, which is biased."""
@@ -80,11 +90,14 @@ class Sketch:
         return self._scaled(Rounded(levels.reshape(-1), products, counts, counts), 0.0)
 
     def _scaled(self, rounded: Rounded, bits: float, nearest: bool = False) -> RotatedMessage:
-        """Attach the scales that make <x_hat, x> = ||x||^2 in each block."""
+        """Attach the scales that make <x_hat, x> = ||x||^2 in each block, or that make it nearest."""
         mantissa_bits = mantissa_for(self.error, bits / self.blocks.count)
         sent = rounded.counts > 0
         exact = np.divide(self.energies * self.factors, rounded.products, out=np.zeros(sent.size), where=sent)
-        scales = np.where(sent, round_scales(exact, mantissa_bits, None if nearest else self.key), 0.0)
+        if not self.unbiased:
+            exact *= self._nearness(rounded, exact)
+        drawn_by = self.key if self.unbiased and not nearest else None
+        scales = np.where(sent, round_scales(exact, mantissa_bits, drawn_by), 0.0)
         rounded.levels.flags.writeable = False
         most, count = int(rounded.largest.max()), int(rounded.counts.sum())
         message = RotatedMessage(self.blocks, rounded.levels, scales, mantissa_bits, most, count, self.key)
@@ -94,6 +107,17 @@ class Sketch:
                 "float32; lower step_size"
             )
         return message
+
+    def _nearness(self, rounded: Rounded, exact: Float64) -> Float64:
+        """Return ||x||^2 / ||x_hat||^2 of each block, with x_hat scaled by ``exact``: least squares.
+
+        What falls on the padding is dropped, and with it that share of x_hat - x.
+        """
+        rows = rounded.levels.reshape(self.blocks.count, -1)
+        squares = np.array([np.vdot(row, row) for row in rows.astype(np.float64)])
+        whole = (exact * self.blocks.growth) ** 2 * squares
+        near = self.energies + kept(self.blocks) * (whole - self.energies)
+        return np.divide(self.energies, near, out=np.ones(near.size), where=near > 0)
 
 
 def mantissa_for(error: float, block_bits: float) -> int:
