@@ -217,10 +217,9 @@ def _cells(history: History, in_seconds: bool) -> dict[str, str]:
         "quantizer": "none (FedAvg)" if history.quantizer == "none" else history.quantizer,
         ">loss": f"{final.loss:.4f}",
         ">accuracy": "-" if final.accuracy is None else f"{final.accuracy:.1%}",
-        ">one upload": format_bytes(final.payload_bytes / uploads),
-        ">uploaded": format_bytes(final.payload_bytes),
-        ">one download": format_bytes(final.download_bytes / uploads),
-        ">downloaded": format_bytes(final.download_bytes),
+        ">upload": format_bytes(final.payload_bytes / uploads),
+        ">download": format_bytes(final.download_bytes / uploads),
+        ">both in all": format_bytes(final.payload_bytes + final.download_bytes),
         ">time": format_seconds(final.seconds) if in_seconds else f"{final.seconds:,.0f}",
     }
 

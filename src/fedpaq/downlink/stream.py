@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpaq import codec
+from fedpaq.errors import WireFormatError
 from fedpaq.quantizers import Message
 from fedpaq.randomness import Key
 
@@ -140,9 +141,12 @@ def receive(download: Download, params: Float32 | None, dimension: int, seed: in
     first = round - len(download.payloads) + 1
     for to, payload in enumerate(download.payloads, start=first):
         message = codec.decode(payload, dimension=dimension, key=frame_key(seed, to))
-        is_snapshot = params is None or (download.held == NOTHING and to == first)
-        params = message.dequantize() if is_snapshot else changed(params, message)
-    assert params is not None
+        if params is None or (download.held == NOTHING and to == first):
+            params = message.dequantize()
+        else:
+            params = changed(params, message)
+    if params is None:
+        raise WireFormatError(f"the download to round={round} is empty, and the client holds no model")
     return params
 
 

@@ -117,7 +117,7 @@ class Sketch:
         squares = np.array([np.vdot(row, row) for row in rows.astype(np.float64)])
         whole = (exact * self.blocks.growth) ** 2 * squares
         near = self.energies + kept(self.blocks) * (whole - self.energies)
-        return np.divide(self.energies, near, out=np.ones(near.size), where=near > 0)
+        return np.asarray(np.divide(self.energies, near, out=np.ones(near.size), where=near > 0))
 
 
 def mantissa_for(error: float, block_bits: float) -> int:
