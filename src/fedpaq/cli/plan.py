@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedpaq.cli import options
-from fedpaq.cli.printing import show, table
-from fedpaq.cli.progress import progress_bar
+from fedpaq.cli.printing import progress_bar, show, table
 from fedpaq.cli.units import format_bytes, format_seconds
 from fedpaq.errors import ConfigError
 

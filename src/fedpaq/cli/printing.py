@@ -1,14 +1,17 @@
-"""Printing: what a verb has found, as JSON or as tables. All tables of the command line look alike."""
+"""Printing: what a verb has found, as JSON or as tables, and how far it is. All tables look alike."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import typer
 from rich import box
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -60,3 +63,24 @@ def grouped(headings: Iterable[str], rows: Iterable[Sequence[Any]], *, title: st
 def line(text: str) -> Text:
     """Return a line that is never broken, so that a path in it can be copied."""
     return Text(text)
+
+
+@contextmanager
+def progress_bar(what: str, total: float | None = None, *, quiet: bool = False) -> Iterator[Callable[..., None]]:
+    """Yield the function that moves a bar: ``update(completed=, advance=, description=, detail=)``.
+
+    It is drawn on standard error, live in a terminal; where output is piped there is silence.
+    """
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[detail]}"),
+        console=console,
+        transient=True,
+        speed_estimate_period=300,  # steps differ in cost: a short memory would make the estimate jump
+        disable=quiet or not console.is_terminal,
+    ) as bar:
+        yield partial(bar.update, bar.add_task(what, total=total, detail=""))

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedpaq.cli.options import AsJson, DataDir
-from fedpaq.cli.printing import grouped, line, show
-from fedpaq.cli.progress import progress_bar
+from fedpaq.cli.printing import grouped, line, progress_bar, show
 from fedpaq.errors import DatasetError
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ import typer
 
 from fedpaq.cli import options
 from fedpaq.cli.interrupts import orderly_end
-from fedpaq.cli.printing import show, table
-from fedpaq.cli.progress import progress_bar
+from fedpaq.cli.printing import progress_bar, show, table
 from fedpaq.cli.units import format_bytes, format_seconds, three_digits
 from fedpaq.errors import ConfigError
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from fedpaq.codec.accounting import message_bits, order0_entropy
-from fedpaq.codec.code import Code
-from fedpaq.codec.frame import Header
+from fedpaq.codec.frame import Code, Header
 from fedpaq.codec.raw_code import raw_bytes
 from fedpaq.codec.wire import CODES, accumulate, code_by_id, decode, encode, encode_batch, read_header
 

@@ -16,14 +16,16 @@ Twin: ``fedpaq.kernels.numba.adaptive_integers``.
 from __future__ import annotations
 
 import functools
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fedpaq.codec.range_coder import RangeDecoder, RangeEncoder
 from fedpaq.errors import WireFormatError
 
 States = npt.NDArray[np.int32]
+Coder = RangeEncoder | RangeDecoder  # told each value, or telling it
 
 ROWS = 28  # local means: four below 1/2, then four an octave; beyond 16 the octaves share rows by phase
 STEPS = 10  # further steps share contexts with the tenth
@@ -36,16 +38,6 @@ COUNT_BITS = 11  # state = ones << 11 | count
 MAX_COUNT = 1024
 LEAST_PROBABILITY = 16  # of 65536: no decision costs more than 12 bits
 RECIPROCALS = np.array([0, *((1 << 31) // (ONE * count) for count in range(1, MAX_COUNT))], np.int64)
-
-
-class Coder(Protocol):
-    """A RangeEncoder (told each value) or a RangeDecoder (telling it)."""
-
-    def code(self, probability: int, bit: int | None) -> int:
-        """Pass one decision."""
-
-    def raw(self, count: int, value: int | None) -> int:
-        """Pass raw bits."""
 
 
 def pack_state(ones: int, count: int) -> int:

@@ -5,20 +5,22 @@
 
 Integers are little-endian base 128, seven bits a byte, in their shortest form. The CRC (zlib's) covers every
 byte before it and finds any burst of up to 32 flipped bits. ``read`` checks all of it by arithmetic on the
-header alone, before anything is allocated; the content is the code's business (see ``codec/code.py``).
+header alone, before anything is allocated; the content is the business of a ``Code``,
+which is what a new quantizer brings to travel in bytes of its own.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from fedpaq.errors import WireFormatError
-from fedpaq.quantizers.message import Float32
+from fedpaq.quantizers.message import Float32, Float64, Message
 from fedpaq.randomness import Key
 
 MAGIC = b"FQ"
@@ -47,6 +49,24 @@ class Header:
     def bucket_width(self) -> int:
         """Coordinates that share a norm."""
         return self.bucket_size or self.dimension
+
+
+@dataclass(frozen=True, kw_only=True)
+class Code:
+    """How messages become the content of frames, and back.
+
+    The content is all that stands between a frame's dimension and its CRC. ``names`` maps each id the code
+    uses, 0 to 15, to its name; 8 to 15 are free for quantizers outside of fedpaq. ``unpack`` raises
+    WireFormatError for every content that ``pack`` would not have written. The others are optional.
+    """
+
+    names: Mapping[int, str]
+    pack: Callable[[Sequence[Any]], list[tuple[int, bytes]]]  # messages to (id, content) pairs
+    unpack: Callable[[Header], Message]  # a header whose body is the content
+    read: Callable[[Header], Header] = lambda header: header  # takes fields out of the body, checked, before decoding
+    add: Callable[[Header, Float64, float], None] | None = None  # adds weight * message without making it
+    describe: Callable[[Header, Any], dict[str, Any]] = lambda header, message: {}  # what `fedpaq inspect` shows
+    variance: Callable[[Header], float] | None = None  # q of whatever quantizer made a payload with this header
 
 
 def pack_varint(value: int) -> bytes:

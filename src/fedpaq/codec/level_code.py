@@ -6,6 +6,7 @@ content = levels | bucket_size | norms | body
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,8 +15,7 @@ import numpy.typing as npt
 
 from fedpaq.codec import block_code, gap_code
 from fedpaq.codec.accounting import message_bits, order0_entropy
-from fedpaq.codec.code import Code
-from fedpaq.codec.frame import BLOCK, GAP, Header, pack_varint, read_varint
+from fedpaq.codec.frame import BLOCK, GAP, Code, Header, pack_varint, read_varint
 from fedpaq.config import require_int
 from fedpaq.errors import ConfigError, WireFormatError
 from fedpaq.quantizers.message import (
@@ -26,6 +26,7 @@ from fedpaq.quantizers.message import (
     QuantizedMessage,
     level_dtype,
     num_buckets,
+    require_levels,
 )
 
 # The gap code is hardly ever longer, but above this many non-zeros, one coordinate in eight or denser,
@@ -39,15 +40,8 @@ def pack(messages: Sequence[QuantizedMessage]) -> Packed:
     """Return the content of each message; alike ones share a compiled call."""
     if isinstance(messages, QuantizedBatch):
         return _pack_batch(messages)
-    packed: Packed = []
-    start = 0
-    while start < len(messages):
-        stop = start + 1
-        while stop < len(messages) and _alike(messages[start], messages[stop]):
-            stop += 1
-        packed += _pack_batch(QuantizedBatch.stack(messages[start:stop]))
-        start = stop
-    return packed
+    alike = (list(group) for _, group in itertools.groupby(messages, _kind))
+    return [each for group in alike for each in _pack_batch(QuantizedBatch.stack(group))]
 
 
 def pack_fields(levels: int, bucket_size: int | None) -> bytes:
@@ -119,16 +113,10 @@ def suits_blocks(counts: npt.NDArray[np.int64], dimension: int) -> npt.NDArray[n
     return (counts >= BLOCK_NONZEROS) & (BLOCK_SPARSITY * counts >= dimension)
 
 
-def _alike(one: QuantizedMessage, other: QuantizedMessage) -> bool:
-    """Whether two messages may share a compiled call (large ones gain nothing and would be copied)."""
-    return (
-        one.signed_levels.shape == other.signed_levels.shape
-        and one.dimension <= 2**20
-        and one.levels == other.levels
-        and one.bucket_size == other.bucket_size
-        and one.signed_levels.dtype == other.signed_levels.dtype
-        and one.norms.shape == other.norms.shape
-    )
+def _kind(message: QuantizedMessage) -> tuple[Any, ...]:
+    """Return what messages of one compiled call share; large ones would be copied for no gain and stay alone."""
+    rows, alone = message.signed_levels, id(message) if message.dimension > 2**20 else None
+    return rows.shape, rows.dtype, message.norms.shape, message.levels, message.bucket_size, alone
 
 
 def _pack_batch(batch: QuantizedBatch) -> Packed:
@@ -164,15 +152,13 @@ def _gap_bodies(batch: QuantizedBatch) -> list[bytes]:
 def _checked(batch: QuantizedBatch) -> QuantizedBatch:
     """Return the batch in the types the coders take, or raise ConfigError."""
     rows, levels = batch.signed_levels, batch.levels
-    require_int("levels", levels, 1, MAX_LEVELS)
+    require_levels(levels, batch.bucket_size)
     if rows.ndim != 2 or rows.dtype.kind not in "iu":
         raise ConfigError(
             f"message.signed_levels of shape={rows.shape[1:]}, dtype={rows.dtype} is not a vector of integers; "
             "pass (p,) of int8 or int16"
         )
     require_int("dimension", batch.dimension, 1)
-    if batch.bucket_size is not None:
-        require_int("bucket_size", batch.bucket_size, 1, MAX_BUCKET_SIZE)
     norms = batch.norms.astype("<f4", copy=False)
     expected = num_buckets(batch.dimension, batch.bucket_size)
     if norms.shape[1:] != (expected,) or not np.isfinite(norms).all() or np.signbit(norms).any():

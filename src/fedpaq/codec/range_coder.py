@@ -30,20 +30,15 @@ def shortest_offset(low: int, size: int) -> tuple[int, int]:
 
 
 class RangeEncoder:
-    """Turns decisions into bytes."""
+    """Turns decisions into bytes; ``low`` grows without bound here, so that carries need no care."""
 
     def __init__(self) -> None:
-        self._low, self._range = 0, TOP
-        self._bytes = bytearray()
+        self._low, self._range, self._sent = 0, TOP, 0
 
     def code(self, probability: int, bit: int | None) -> int:
         """Append one decision whose probability of a one is ``probability`` / 65536."""
         bound = (self._range >> 16) * probability
-        if bit:
-            self._range = bound
-        else:
-            self._low += bound
-            self._range -= bound
+        self._low, self._range = (self._low, bound) if bit else (self._low + bound, self._range - bound)
         self._normalise()
         return int(bit or 0)
 
@@ -60,32 +55,14 @@ class RangeEncoder:
 
     def finish(self) -> bytes:
         """Close the interval and return the bytes."""
-        offset, count = shortest_offset(self._low, self._range)
-        self._low += offset
-        self._carry()
-        for _ in range(count):
-            self._shift()
-        return bytes(self._bytes).rstrip(b"\0")
-
-    def _carry(self) -> None:
-        if self._low < TOP:
-            return
-        self._low &= MASK
-        at = len(self._bytes) - 1
-        while self._bytes[at] == 0xFF:
-            self._bytes[at] = 0
-            at -= 1
-        self._bytes[at] += 1
-
-    def _shift(self) -> None:
-        self._bytes.append(self._low >> 40)
-        self._low = (self._low << 8) & MASK
+        offset, _ = shortest_offset(self._low & MASK, self._range)
+        return (self._low + offset).to_bytes(self._sent + 6, "big").rstrip(b"\0")
 
     def _normalise(self) -> None:
-        self._carry()
         while self._range < BOTTOM:
-            self._shift()
+            self._low <<= 8
             self._range <<= 8
+            self._sent += 1
 
 
 class RangeDecoder:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpaq.codec.code import Code
-from fedpaq.codec.frame import CRC_BYTES, RAW, Header, pack_header
+from fedpaq.codec.frame import CRC_BYTES, RAW, Code, Header, pack_header
 from fedpaq.errors import ConfigError, WireFormatError
 from fedpaq.quantizers.message import RawMessage
 

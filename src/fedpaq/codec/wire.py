@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedpaq.codec import frame, level_code, raw_code
-from fedpaq.codec.code import Code
-from fedpaq.codec.frame import Header, pack_header, seal
+from fedpaq.codec.frame import Code, Header, pack_header, seal
 from fedpaq.config import require_int
 from fedpaq.errors import ConfigError, WireFormatError, unknown_name
 from fedpaq.quantizers import registry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,10 +21,7 @@ class Identity:
     array([1.5, 0. ], dtype=float32)
     """
 
-    @property
-    def name(self) -> str:
-        """Short label for tables and reports."""
-        return "none"
+    name: ClassVar[str] = "none"
 
     def variance_bound(self, dimension: int) -> float:
         """Return q = 0."""

@@ -27,13 +27,12 @@ import numpy as np
 from fedpaq.config import require_int
 from fedpaq.kernels import numba as compiled
 from fedpaq.quantizers.message import (
-    MAX_BUCKET_SIZE,
-    MAX_LEVELS,
     Float32,
     QuantizedBatch,
     QuantizedMessage,
     level_dtype,
     num_buckets,
+    require_levels,
 )
 from fedpaq.quantizers.nonzeros import compact_rows
 from fedpaq.quantizers.update import as_float32, as_vector, refuse_non_finite, require_a_key_each
@@ -96,10 +95,9 @@ class LowPrecision:
     bucket_size: int | None = None
 
     def __post_init__(self) -> None:
-        require_int("levels", self.levels, 1, MAX_LEVELS)
+        require_levels(self.levels, self.bucket_size)
         object.__setattr__(self, "levels", int(self.levels))  # a NumPy integer would overflow when squared
         if self.bucket_size is not None:
-            require_int("bucket_size", self.bucket_size, 1, MAX_BUCKET_SIZE)
             object.__setattr__(self, "bucket_size", int(self.bucket_size))
 
     @property

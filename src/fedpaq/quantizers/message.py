@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol, overload
 import numpy as np
 import numpy.typing as npt
 
+from fedpaq.config import require_int
 from fedpaq.quantizers.nonzeros import Nonzeros, collect, count
 
 Float32 = npt.NDArray[np.float32]
@@ -32,6 +33,13 @@ def level_dtype(levels: int) -> type[np.signedinteger[Any]]:
 def num_buckets(dimension: int, bucket_size: int | None) -> int:
     """Return how many norms a message of this dimension carries (the last bucket may be short)."""
     return 1 if bucket_size is None else -(-dimension // bucket_size)
+
+
+def require_levels(levels: int, bucket_size: int | None) -> None:
+    """Raise ConfigError unless a message can have so many levels and buckets of this size."""
+    require_int("levels", levels, 1, MAX_LEVELS)
+    if bucket_size is not None:
+        require_int("bucket_size", bucket_size, 1, MAX_BUCKET_SIZE)
 
 
 class Message(Protocol):

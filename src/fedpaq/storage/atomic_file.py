@@ -26,8 +26,15 @@ def atomic_write(path: StrPath, data: bytes) -> None:
     if target.exists() and not target.is_file():
         target.write_bytes(data)
         return
-    partial = write_beside(target, [data])
+    replace(target, [data])
+
+
+def replace(target: Path, chunks: Iterable[Any], kept_as: Path | None = None) -> None:
+    """Write a new file over ``target`` in one step; the old one stays under the name ``kept_as``, if given."""
+    partial = write_beside(target, chunks)
     try:
+        if kept_as is not None and target.exists():
+            keep(target, kept_as)
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)

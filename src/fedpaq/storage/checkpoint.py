@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from fedpaq.errors import CheckpointError
 from fedpaq.storage import strict_json
-from fedpaq.storage.atomic_file import StrPath, keep, sync_folder, write_beside
+from fedpaq.storage.atomic_file import StrPath, replace
 
 MAGIC = b"FEDPAQCK"
 VERSION = 1
@@ -67,14 +67,7 @@ def save(path: StrPath, header: Mapping[str, Any], arrays: Mapping[str, npt.NDAr
     if target.exists():
         _require_own(target)
     try:
-        partial = write_beside(target, chunks)
-        try:
-            if target.exists():
-                keep(target, previous(target))
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
-        sync_folder(target.parent)
+        replace(target, chunks, kept_as=previous(target))
     except OSError as error:
         raise CheckpointError(
             f"{_named(path)} cannot be written ({error.strerror or error}); what was saved before "
@@ -145,7 +138,10 @@ def _require_own(target: Path) -> None:
 def _chunks(header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> list[Any]:
     """Return the parts of the file, arrays as views of their memory; the last part is the digest."""
     stored = {name: _little_endian(name, values) for name, values in arrays.items()}
-    chunks: list[Any] = [_front(header, stored), *(_bytes_of(values) for values in stored.values())]
+    chunks: list[Any] = [
+        _front(header, stored),
+        *(values.reshape(-1).view(np.uint8).data for values in stored.values()),
+    ]
     digest = hashlib.sha256()
     for chunk in chunks:
         digest.update(chunk)
@@ -158,10 +154,6 @@ def _little_endian(name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if stored.dtype.str not in DTYPES:
         raise CheckpointError(f"{name}.dtype={values.dtype} cannot be saved; choose one of {', '.join(DTYPES)}")
     return stored
-
-
-def _bytes_of(values: npt.NDArray[Any]) -> Any:
-    return values.reshape(-1).view(np.uint8).data
 
 
 def _front(header: Mapping[str, Any], arrays: Arrays) -> bytes:

@@ -93,20 +93,10 @@ def encode_on_threads(ends, positions, values, dimension, levels, guess, initial
 _BODY = types.Array(types.uint8, 1, "C", readonly=True)
 
 
-@njit(
-    types.int64(
-        _BODY,
-        types.int64,
-        types.int64,
-        types.int64,
-        types.int32[::1],
-        types.int64[::1],
-        types.int64[::1],
-        types.int16[::1],
-    ),
-    cache=True,
-    nogil=True,
-)
+_DECODE = types.int64(_BODY, *[types.int64] * 3, types.int32[::1], types.int64[::1], types.int64[::1], types.int16[::1])
+
+
+@njit(_DECODE, cache=True, nogil=True)
 def decode(body, dimension, levels, guess, initial, reciprocals, positions, values):
     """Fill positions and values of the non-zeros; return 0, or the kind of fault."""
     used = initial.size if levels > 1 else MAGNITUDES_AT

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ class Arrays(NamedTuple):
     y_test: UInt8  # (M,)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class OfficialFile:
     """One file as its authors publish it."""
 
@@ -75,101 +75,80 @@ class DatasetSpec:
         return DatasetError(f"file={str(path)!r} {what}; remove it, then {self.advice()}")
 
 
-def idx_files(*published: tuple[str, int]) -> tuple[OfficialFile, ...]:
-    """Name the four files of an MNIST-like dataset, given (sha256, bytes) in the usual order."""
-    names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    return tuple(
-        OfficialFile(name=f"{name}-ubyte.gz", sha256=sha256, num_bytes=num_bytes)
-        for name, (sha256, num_bytes) in zip(names, published, strict=True)
+def _mnist_like(name: str, *published: tuple[str, int], **others: Any) -> DatasetSpec:
+    """Describe a dataset in the form of MNIST, given (sha256, bytes) of its files in the usual order."""
+    kinds = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+    files = tuple(OfficialFile(f"{kind}-ubyte.gz", *each) for kind, each in zip(kinds, published, strict=True))
+    sizes: dict[str, Any] = {"num_labels": 10, "num_train": 60_000, "num_test": 10_000}
+    stem = name.replace("-", "_")
+    npz_names = (f"{stem}.npz", f"{stem}_10k.npz")
+    return DatasetSpec(
+        name=name, image_shape=(28, 28), **sizes, npz_names=npz_names, format="idx", files=files, **others
     )
 
 
-DATASETS = {
-    "mnist": DatasetSpec(
-        name="mnist",
-        image_shape=(28, 28),
-        num_labels=10,
-        num_train=60_000,
+def _cifar(num_labels: int, sha256: str, num_bytes: int, **others: Any) -> DatasetSpec:
+    """Describe CIFAR-10 or CIFAR-100, one archive each."""
+    name = f"cifar{num_labels}"
+    return DatasetSpec(
+        name=name,
+        image_shape=(32, 32, 3),
+        num_labels=num_labels,
+        num_train=50_000,
         num_test=10_000,
+        npz_names=(f"{name}.npz", f"{name}_10k.npz"),
+        format="cifar-binary",
+        files=(OfficialFile(f"cifar-{num_labels}-binary.tar.gz", sha256, num_bytes),),
+        folders=(name, ""),
+        address="https://www.cs.toronto.edu/~kriz/",
+        licence="none stated",
+        **others,
+    )
+
+
+_DESCRIBED = (
+    _mnist_like(
+        "mnist",
+        ("440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609", 9_912_422),
+        ("3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c", 28_881),
+        ("8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6", 1_648_877),
+        ("f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6", 4_542),
         mean=(0.1307,),
         deviation=(0.3081,),
-        npz_names=("mnist.npz", "mnist_10k.npz"),
-        format="idx",
-        files=idx_files(
-            ("440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609", 9_912_422),
-            ("3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c", 28_881),
-            ("8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6", 1_648_877),
-            ("f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6", 4_542),
-        ),
         folders=("mnist", "MNIST/raw"),
         # The authors' page no longer serves the files; this is the mirror PyTorch uses.
         address="https://ossci-datasets.s3.amazonaws.com/mnist/",
         licence="CC BY-SA 3.0",
     ),
-    "fashion-mnist": DatasetSpec(
-        name="fashion-mnist",
-        image_shape=(28, 28),
-        num_labels=10,
-        num_train=60_000,
-        num_test=10_000,
+    _mnist_like(
+        "fashion-mnist",
+        ("3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84", 26_421_880),
+        ("a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845", 29_515),
+        ("346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073", 4_422_102),
+        ("67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5", 5_148),
         mean=(0.2860,),
         deviation=(0.3530,),
-        npz_names=("fashion_mnist.npz", "fashion_mnist_10k.npz"),
-        format="idx",
-        files=idx_files(
-            ("3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84", 26_421_880),
-            ("a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845", 29_515),
-            ("346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073", 4_422_102),
-            ("67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5", 5_148),
-        ),
         folders=("fashion-mnist", "fashion_mnist", "FashionMNIST/raw"),
         address="https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
         licence="MIT",
         system_folder="/usr/share/datasets/fashion-mnist",
     ),
-    "cifar10": DatasetSpec(
-        name="cifar10",
-        image_shape=(32, 32, 3),
-        num_labels=10,
-        num_train=50_000,
-        num_test=10_000,
+    _cifar(
+        10,
+        "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+        170_052_171,
         mean=(0.4914, 0.4822, 0.4465),
         deviation=(0.2470, 0.2435, 0.2616),
-        npz_names=("cifar10.npz", "cifar10_10k.npz"),
-        format="cifar-binary",
-        files=(
-            OfficialFile(
-                name="cifar-10-binary.tar.gz",
-                sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-                num_bytes=170_052_171,
-            ),
-        ),
-        folders=("cifar10", ""),
-        address="https://www.cs.toronto.edu/~kriz/",
-        licence="none stated",
     ),
-    "cifar100": DatasetSpec(
-        name="cifar100",
-        image_shape=(32, 32, 3),
-        num_labels=100,
-        num_train=50_000,
-        num_test=10_000,
+    _cifar(
+        100,
+        "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+        168_513_733,
         mean=(0.5071, 0.4865, 0.4409),
         deviation=(0.2673, 0.2564, 0.2762),
-        npz_names=("cifar100.npz", "cifar100_10k.npz"),
-        format="cifar-binary",
-        files=(
-            OfficialFile(
-                name="cifar-100-binary.tar.gz",
-                sha256="58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
-                num_bytes=168_513_733,
-            ),
-        ),
-        folders=("cifar100", ""),
-        address="https://www.cs.toronto.edu/~kriz/",
-        licence="none stated",
     ),
-}
+)
+DATASETS = {dataset.name: dataset for dataset in _DESCRIBED}
 
 
 def spec(name: str) -> DatasetSpec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 
-from fedpaq.cli.progress import progress_bar
+from fedpaq.cli.printing import progress_bar
 
 
 class Terminal(io.StringIO):
