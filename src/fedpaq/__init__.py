@@ -4,8 +4,6 @@ Names are loaded when first used, so that ``import fedpaq`` costs nothing and a 
 only quantizes never imports torch.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

@@ -20,8 +20,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from fedpaq.arrays import Bools, Int64
 from fedpaq.config import require_positive
 from fedpaq.errors import ConfigError, unknown_name
 from fedpaq.randomness import Purpose, first_uniforms
@@ -120,16 +120,14 @@ class CostModel:
         """Return the seconds that ``upload_bits``, all uploads of a round's ``clients`` together, take."""
         return upload_bits / (self.bandwidth_for(dimension) * (1 if self.shared_uplink else clients))
 
-    def download_seconds(self, download_bytes: npt.NDArray[np.int64]) -> float:
+    def download_seconds(self, download_bytes: Int64) -> float:
         """Return the seconds that the downloads of a round take: the bytes of each participant (r,)."""
         if self.downlink_bandwidth is None:
             return 0.0
         charged = download_bytes.sum() if self.shared_downlink else download_bytes.max()
         return float(8 * charged / self.downlink_bandwidth)
 
-    def computation_seconds(
-        self, seed: int, round: int, clients: npt.NDArray[np.int64], gradients: npt.NDArray[np.int64]
-    ) -> float:
+    def computation_seconds(self, seed: int, round: int, clients: Int64, gradients: Int64) -> float:
         """Return the slowest participant's seconds for its ``gradients`` [tau B] sample gradients."""
         seeds = np.full(len(clients), seed, np.uint64)
         numbers = np.ascontiguousarray(clients, np.int64)  # the kernel takes no other kind
@@ -137,7 +135,7 @@ class CostModel:
         seconds = gradients * (self.shift - np.log(u) / self.scale)
         return float((seconds * np.where(self.is_slow(numbers), self.slow_factor, 1.0)).max())
 
-    def is_slow(self, clients: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def is_slow(self, clients: Int64) -> Bools:
         """Return which clients are slow: of n clients floor(n ``slow_share``), evenly spread.
 
         >>> CostModel(ratio=1.0, slow_share=0.4, slow_factor=3.0).is_slow(np.arange(5)).tolist()

@@ -13,8 +13,6 @@ FedPAQError
 Messages read ``name=value``, then what is wrong, then what is allowed.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

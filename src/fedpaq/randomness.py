@@ -23,10 +23,9 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from fedpaq.arrays import Float64, Int64, UInt32, UInt64
 from fedpaq.config import require_int
 from fedpaq.kernels import numba as compiled
-
-UInt32 = npt.NDArray[np.uint32]
 
 MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -76,9 +75,9 @@ class Key:
 class Keys:
     """The keys of many clients as arrays; indexing gives each as a ``Key``."""
 
-    seeds: npt.NDArray[np.uint64]  # (r,)
-    rounds: npt.NDArray[np.int64]  # (r,)
-    clients: npt.NDArray[np.int64]  # (r,)
+    seeds: UInt64  # (r,)
+    rounds: Int64  # (r,)
+    clients: Int64  # (r,)
 
     @classmethod
     def of(cls, keys: Keys | Sequence[Key]) -> Keys:
@@ -156,12 +155,12 @@ def words(purpose: Purpose, key: Key, count: int, start: int = 0) -> UInt32:
     return out
 
 
-def uniforms(purpose: Purpose, key: Key, count: int, start: int = 0) -> npt.NDArray[np.float64]:
+def uniforms(purpose: Purpose, key: Key, count: int, start: int = 0) -> Float64:
     """Return doubles in (0, 1): the centre of each word's interval, so never 0 or 1."""
     return (words(purpose, key, count, start).astype(np.float64) + 0.5) * 2.0**-32
 
 
-def normals(purpose: Purpose, key: Key, count: int) -> npt.NDArray[np.float64]:
+def normals(purpose: Purpose, key: Key, count: int) -> Float64:
     """Return standard normal doubles (Box-Muller)."""
     half = (count + 1) // 2
     u = uniforms(purpose, key, 2 * half)
@@ -169,14 +168,14 @@ def normals(purpose: Purpose, key: Key, count: int) -> npt.NDArray[np.float64]:
     return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
 
 
-def permutation(purpose: Purpose, key: Key, count: int) -> npt.NDArray[np.int64]:
+def permutation(purpose: Purpose, key: Key, count: int) -> Int64:
     """Return a uniform permutation of 0..count-1: sort by 64-bit draws, ties by index."""
     draws = words(purpose, key, 2 * count).astype(np.uint64)
     order = np.argsort((draws[:count] << np.uint64(32)) | draws[count:], kind="stable")
     return order.astype(np.int64)
 
 
-def sample_without_replacement(key: Key, num_clients: int, clients_per_round: int) -> npt.NDArray[np.int64]:
+def sample_without_replacement(key: Key, num_clients: int, clients_per_round: int) -> Int64:
     """Draw S_k: ``clients_per_round`` distinct clients, every subset equally likely, ascending.
 
     Floyd's algorithm: r draws and a set of r entries, whatever ``num_clients`` is.
@@ -195,9 +194,7 @@ def sample_without_replacement(key: Key, num_clients: int, clients_per_round: in
     return np.array(sorted(chosen), dtype=np.int64)
 
 
-def first_uniforms(
-    purpose: Purpose, seeds: npt.NDArray[np.uint64], round: int, clients: npt.NDArray[np.int64]
-) -> npt.NDArray[np.float64]:
+def first_uniforms(purpose: Purpose, seeds: UInt64, round: int, clients: Int64) -> Float64:
     """Return draw 0 in (0, 1) of each job's stream, as ``uniforms`` would: (jobs,)."""
     first = np.empty(len(clients), np.uint32)
     kernels = compiled.load("philox")
@@ -208,9 +205,7 @@ def first_uniforms(
     return (first.astype(np.float64) + 0.5) * 2.0**-32
 
 
-def minibatches(
-    seeds: npt.NDArray[np.uint64], round: int, clients: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], count: int
-) -> npt.NDArray[np.int64]:
+def minibatches(seeds: UInt64, round: int, clients: Int64, sizes: Int64, count: int) -> Int64:
     """Draw ``count`` positions in 0..sizes[j]-1 with replacement for each job j.
 
     Job j is client ``clients[j]`` of the run with seed ``seeds[j]``. Result: (jobs, count).
@@ -228,9 +223,7 @@ def minibatches(
     return (draws * sizes.astype(np.uint64)[:, None] >> np.uint64(32)).astype(np.int64)
 
 
-def _blocks(
-    purpose: Purpose, seeds: npt.NDArray[np.uint64], round: int, clients: npt.NDArray[np.int64], count: int
-) -> UInt32:
+def _blocks(purpose: Purpose, seeds: UInt64, round: int, clients: Int64, count: int) -> UInt32:
     """Return the first ``count`` (up to 2^32) blocks of each job's stream: (jobs, count, 4)."""
     counter = np.empty((len(clients), count, 4), np.uint32)
     counter[..., 0] = np.arange(count)

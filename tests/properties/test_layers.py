@@ -13,7 +13,7 @@ import fedpaq
 
 SOURCE = Path(fedpaq.__file__).parent
 LAYERS = [
-    {"errors"},
+    {"arrays", "errors"},
     {"config", "storage", "kernels"},
     {"randomness", "hardware"},
     {"problems", "quantizers"},

@@ -1,7 +1,5 @@
 """The command line: one verb per file, each parses and then calls the library."""
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """``fedpaq bench``: quick measurements on this machine."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable

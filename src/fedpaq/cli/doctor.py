@@ -1,7 +1,5 @@
 """``fedpaq doctor``: versions, devices, kernels and data, for bug reports and first looks."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import os

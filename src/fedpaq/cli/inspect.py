@@ -1,7 +1,5 @@
 """``fedpaq inspect``: what a payload holds, and how close its size is to its entropy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """Interrupts: SIGINT and SIGTERM end a command at once, in order, with exit code 130 or 143."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Printing: what a verb has found, as JSON or as tables, and how far it is. All tables look alike."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Numbers as people write them: 1 Mbit/s, 3.4 MB, 12 min."""
 
-from __future__ import annotations
-
 import re
 
 from fedpaq.errors import ConfigError

@@ -1,7 +1,5 @@
 """LOSSLESS: message <-> payload. The bytes of a real upload, at the entropy of the levels."""
 
-from __future__ import annotations
-
 from fedpaq.codec.accounting import message_bits, order0_entropy
 from fedpaq.codec.frame import Code, Header
 from fedpaq.codec.raw_code import raw_bytes

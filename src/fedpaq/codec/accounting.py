@@ -9,15 +9,12 @@
 Each bucket has a norm and is counted as a message of its own. Unquantized coordinates take 32 bits.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from fedpaq.arrays import AnyArray
 from fedpaq.config import require_int
 from fedpaq.errors import unknown_name
 from fedpaq.quantizers.message import MAX_LEVELS
@@ -61,7 +58,7 @@ def elias_bits(dimension: int, levels: int) -> int:
     return min(bound, fixed_width_bits(dimension, levels))
 
 
-def order0_entropy(signed_levels: npt.NDArray[Any]) -> float:
+def order0_entropy(signed_levels: AnyArray) -> float:
     """Return the order-0 empirical entropy of the levels, in bits: sum of n_v log2(p / n_v) over values v.
 
     What a code that knew how often each level occurs, and nothing else, could not beat on average.

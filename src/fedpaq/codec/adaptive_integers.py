@@ -13,18 +13,16 @@ four to sixteen decisions: small messages cannot pay for learning. All of it is 
 Twin: ``fedpaq.kernels.numba.adaptive_integers``.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from fedpaq.arrays import Int32
 from fedpaq.codec.range_coder import RangeDecoder, RangeEncoder
 from fedpaq.errors import WireFormatError
 
-States = npt.NDArray[np.int32]
+States = Int32
 Coder = RangeEncoder | RangeDecoder  # told each value, or telling it
 
 ROWS = 28  # local means: four below 1/2, then four an octave; beyond 16 the octaves share rows by phase

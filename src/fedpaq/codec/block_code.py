@@ -18,22 +18,20 @@ The block code is several times faster than the gap code on dense messages and a
 real updates, so it is used only where time matters. Twin: ``fedpaq.kernels.numba.block_code``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from fedpaq.arrays import AnyArray, Int64, UInt8
 from fedpaq.codec.frame import pack_varint, read_varint
-from fedpaq.codec.frequencies import CLASSES, CONTEXTS, STRIDE, TOTAL, Int64, decode_side, encode_side, normalise
+from fedpaq.codec.frequencies import CLASSES, CONTEXTS, STRIDE, TOTAL, decode_side, encode_side, normalise
 from fedpaq.codec.tokens import DIRECT, base_level, base_table, extra_bits, token_of, token_table
 from fedpaq.errors import WireFormatError
 from fedpaq.kernels import numba as compiled
 from fedpaq.quantizers.message import level_dtype
 
-Levels = npt.NDArray[Any]  # int8 or int16
+Levels = AnyArray  # int8 or int16
 
 BLOCK_SIZE = 256
 LANES = 4
@@ -52,7 +50,7 @@ def encode(row: Levels, levels: int) -> bytes:
     kernels = compiled.load("block_code")
     tokens = token_of(-levels) + 1
     if kernels is None:
-        classes: npt.NDArray[Any] = classify(row)
+        classes: AnyArray = classify(row)
         frequencies = normalise(count_tokens(row, classes))
         words, extras = encode_tokens(row, classes, frequencies), encode_extras(row)
     else:
@@ -61,7 +59,7 @@ def encode(row: Levels, levels: int) -> bytes:
     return b"".join([pack_varint(len(side)), side, words, extras])
 
 
-def _encode_compiled(kernels: Any, row: Levels) -> tuple[npt.NDArray[np.uint8], Int64, bytes, bytes]:
+def _encode_compiled(kernels: Any, row: Levels) -> tuple[UInt8, Int64, bytes, bytes]:
     classes = np.empty(num_blocks(row.size), np.uint8)
     kernels.classify(row, classes)
     counts = np.zeros((LANES, CLASSES * CONTEXTS * STRIDE), np.int64)

@@ -9,8 +9,6 @@ header alone, before anything is allocated; the content is the business of a ``C
 which is what a new quantizer brings to travel in bytes of its own.
 """
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from fedpaq.arrays import Float32, Float64
 from fedpaq.errors import WireFormatError
-from fedpaq.quantizers.message import Float32, Float64, Message
+from fedpaq.quantizers.message import Message
 from fedpaq.randomness import Key
 
 MAGIC = b"FQ"

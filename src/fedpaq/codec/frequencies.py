@@ -10,20 +10,15 @@ The local mean is over the last four integers; classes and tables have contexts 
 Twin: ``fedpaq.kernels.numba.block_code``.
 """
 
-from __future__ import annotations
-
 import functools
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from fedpaq.arrays import AnyArray, Int64
 from fedpaq.codec.adaptive_integers import RECIPROCALS, TABLE_SIZE, Coder, States, code_integer, prior_table
 from fedpaq.codec.range_coder import RangeDecoder, RangeEncoder
 from fedpaq.errors import WireFormatError
 from fedpaq.kernels import numba as compiled
-
-Int64 = npt.NDArray[np.int64]
 
 CLASSES = 24  # bit lengths 0..23 of sums up to 256 * 32767
 CONTEXTS = 3  # the level before is zero, positive, negative
@@ -59,9 +54,7 @@ def normalise(counts: Int64) -> Int64:
     return frequencies.reshape(counts.shape)
 
 
-def pass_side(
-    coder: Coder, blocks: int, tokens: int, known: tuple[npt.NDArray[Any], Int64] | None
-) -> tuple[Int64, Int64]:
+def pass_side(coder: Coder, blocks: int, tokens: int, known: tuple[AnyArray, Int64] | None) -> tuple[Int64, Int64]:
     """Pass classes (blocks,) and frequencies (CLASSES, CONTEXTS, STRIDE) through the coder."""
     states = [int(state) for state in side_states()]
     classes = np.zeros(blocks, np.int64)
@@ -97,7 +90,7 @@ def unzigzag(code: int) -> int:
     return code >> 1 if code % 2 == 0 else -(code + 1 >> 1)
 
 
-def encode_side(classes: npt.NDArray[Any], frequencies: Int64, tokens: int) -> bytes:
+def encode_side(classes: AnyArray, frequencies: Int64, tokens: int) -> bytes:
     """Return the side stream of classes (blocks,) and frequencies (CLASSES, CONTEXTS, STRIDE)."""
     kernels = compiled.load("frequencies")
     if kernels is None:
@@ -111,10 +104,10 @@ def encode_side(classes: npt.NDArray[Any], frequencies: Int64, tokens: int) -> b
     return out[:size].tobytes()
 
 
-def decode_side(side: memoryview, blocks: int, tokens: int) -> tuple[npt.NDArray[Any], Int64]:
+def decode_side(side: memoryview, blocks: int, tokens: int) -> tuple[AnyArray, Int64]:
     """Return the checked classes and frequencies of a side stream; raises WireFormatError."""
     kernels = compiled.load("frequencies")
-    classes: npt.NDArray[Any] = np.zeros(blocks, np.uint8)
+    classes: AnyArray = np.zeros(blocks, np.uint8)
     frequencies = np.zeros((CLASSES, CONTEXTS, STRIDE), np.int64)
     if kernels is None:
         decoder = RangeDecoder(bytes(side))

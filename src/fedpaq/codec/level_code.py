@@ -4,15 +4,13 @@ content = levels | bucket_size | norms | body
            varint |   varint   | 4 each|
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from fedpaq.arrays import AnyArray, Bools, Float64, Int16, Int64
 from fedpaq.codec import block_code, gap_code
 from fedpaq.codec.accounting import message_bits, order0_entropy
 from fedpaq.codec.frame import BLOCK, GAP, Code, Header, pack_varint, read_varint
@@ -21,7 +19,6 @@ from fedpaq.errors import ConfigError, WireFormatError
 from fedpaq.quantizers.message import (
     MAX_BUCKET_SIZE,
     MAX_LEVELS,
-    Float64,
     QuantizedBatch,
     QuantizedMessage,
     level_dtype,
@@ -108,7 +105,7 @@ def describe(header: Header, message: QuantizedMessage) -> dict[str, Any]:
     }
 
 
-def suits_blocks(counts: npt.NDArray[np.int64], dimension: int) -> npt.NDArray[np.bool_]:
+def suits_blocks(counts: Int64, dimension: int) -> Bools:
     """Return which numbers of non-zeros call for the block code."""
     return (counts >= BLOCK_NONZEROS) & (BLOCK_SPARSITY * counts >= dimension)
 
@@ -169,12 +166,12 @@ def _checked(batch: QuantizedBatch) -> QuantizedBatch:
     return QuantizedBatch(rows.astype(level_dtype(levels)), norms, levels, batch.bucket_size)
 
 
-def _refuse_beyond(levels: int, signed: npt.NDArray[Any]) -> None:
+def _refuse_beyond(levels: int, signed: AnyArray) -> None:
     if signed.size and (signed.max() > levels or signed.min() < -levels):
         raise ConfigError(f"message.signed_levels exceeds levels={levels}; allowed: -{levels}..{levels}")
 
 
-def _nonzeros(header: Header) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int16]]:
+def _nonzeros(header: Header) -> tuple[Int64, Int16]:
     """Return positions and levels of the non-zeros."""
     count, at = read_varint(header.body, 0, "the number of non-zeros", header.dimension)
     width = header.bucket_width

@@ -10,8 +10,6 @@ These classes are the twins of ``fedpaq.kernels.numba.range_coder`` and the vers
 same two verbs, so a model written once (``bit = coder.code(probability, bit)``) encodes and decodes.
 """
 
-from __future__ import annotations
-
 from fedpaq.errors import WireFormatError
 
 TOP = 1 << 48

@@ -1,7 +1,5 @@
 """The raw code: float32 values, little-endian, as they are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -4,12 +4,11 @@ A magnitude below 16 is its own class; above, four classes an octave, the bits b
 Token 0 is level 0; class c is token 2c - 1 when positive and 2c when negative: 119 tokens reach 32767.
 """
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np
-import numpy.typing as npt
+
+from fedpaq.arrays import Int16, UInt8
 
 DIRECT = 16  # magnitudes below this are classes of their own
 NUM_TOKENS = 119
@@ -43,7 +42,7 @@ def base_level(token: int) -> int:
 
 
 @functools.cache
-def token_table() -> npt.NDArray[np.uint8]:
+def token_table() -> UInt8:
     """Return the token of each level, indexed by level mod 65536."""
     table = np.zeros(65536, np.uint8)
     for token in range(1, NUM_TOKENS):
@@ -54,6 +53,6 @@ def token_table() -> npt.NDArray[np.uint8]:
 
 
 @functools.cache
-def base_table() -> npt.NDArray[np.int16]:
+def base_table() -> Int16:
     """Return the base level of each token, padded to 128."""
     return np.array([base_level(min(token, NUM_TOKENS - 1)) for token in range(128)], np.int16)

@@ -1,7 +1,5 @@
 """Messages to payloads and back: ``encode``, ``decode``, ``accumulate``; and the table of codes."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -9,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from fedpaq.arrays import Float64
 from fedpaq.codec import frame, level_code, raw_code
 from fedpaq.codec.frame import Code, Header, pack_header, seal
 from fedpaq.config import require_int
 from fedpaq.errors import ConfigError, WireFormatError, unknown_name
 from fedpaq.quantizers import registry
-from fedpaq.quantizers.message import Float64, Message
+from fedpaq.quantizers.message import Message
 from fedpaq.randomness import Key
 
 CODES: dict[str, Code] = {"raw": raw_code.CODE, "levels": level_code.CODE}

@@ -4,19 +4,12 @@ A downlink also says what the server's next model is (line 11), since a server t
 model must itself adopt what it sends: then every holder of round k has the server's x_k to the bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from fedpaq.arrays import AnyArray, Float32, Int64
 from fedpaq.downlink.changes import Changes
 from fedpaq.downlink.dense import Dense
-
-Float32 = npt.NDArray[np.float32]
-Int64 = npt.NDArray[np.int64]
 
 
 class Broadcast(Protocol):
@@ -32,10 +25,10 @@ class Broadcast(Protocol):
     def adopt(self, runs: Int64, params: Float32, mean: Any) -> Float32:
         """Return x_{k+1} of the given runs from x_k (runs, p) and the mean of the uploads (runs, p)."""
 
-    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+    def to_arrays(self) -> dict[str, AnyArray]:
         """Return what is remembered between rounds, for a checkpoint."""
 
-    def take_up(self, params: Float32, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    def take_up(self, params: Float32, arrays: Mapping[str, AnyArray]) -> None:
         """Become what ``to_arrays`` gave, with params (runs, p); raise ValueError or KeyError if that cannot be."""
 
 

@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fedpaq import codec
-
-Float32 = npt.NDArray[np.float32]
-Int64 = npt.NDArray[np.int64]
+from fedpaq.arrays import AnyArray, Float32, Int64
 
 
 @dataclass(frozen=True)
@@ -50,9 +47,9 @@ class DenseBroadcast:
         with np.errstate(over="ignore", invalid="ignore"):  # a diverged run is noticed by its recorder
             return np.asarray(params + mean, np.float32)
 
-    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+    def to_arrays(self) -> dict[str, AnyArray]:
         """Return nothing."""
         return {}
 
-    def take_up(self, params: Float32, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    def take_up(self, params: Float32, arrays: Mapping[str, AnyArray]) -> None:
         """Have nothing to take up."""

@@ -4,8 +4,6 @@ A figure is a problem, a ratio of communication to computation cost, and setting
 Everything else (n = 50, T = 100, B = 10) is the same for all.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedpaq.arrays import Float64
 from fedpaq.cost_model import CostModel
-from fedpaq.experiments.curve import Curve, Curves, Float64
+from fedpaq.experiments.curve import Curve, Curves
 from fedpaq.experiments.figures import Figure, Panel
 from fedpaq.storage.atomic_file import atomic_write
 

@@ -4,8 +4,6 @@ Claims and criteria were fixed before any curve of ``Rotated`` was run. They are
 paired seeds; bytes need no judging, since no payload of ``Rotated`` exceeds its rate.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from fedpaq.experiments import judging

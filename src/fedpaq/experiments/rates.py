@@ -10,8 +10,6 @@ No upload is longer than its rate, so on no seed does ``Rotated`` send more than
 sizes are tuned by the rule of all curves, on the same seeds.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from fedpaq.errors import unknown_name

@@ -1,7 +1,5 @@
 """Report: all figures and verdicts as one HTML page that needs no network."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from importlib import resources

@@ -18,8 +18,6 @@
 Names load when first used, so that a client imports neither torch nor the strategy.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any

@@ -4,8 +4,6 @@ Replies are pulled one message at a time: Flower unpacks a reply while pulling i
 malformed reply would raise and lose the others of the same pull.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

@@ -18,16 +18,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from flwr.app import Array, ArrayRecord
 
+from fedpaq.arrays import AnyArray, Float32
 from fedpaq.errors import ConfigError
 
-Float32 = npt.NDArray[np.float32]
-Arrays = dict[str, npt.NDArray[Any]]
+Arrays = dict[str, AnyArray]
 
 EXACT = ("*running_mean", "*running_var", "*num_batches_tracked")  # BatchNorm's statistics
 FLOATS = ("float16", "float32", "float64")
@@ -99,12 +97,12 @@ class Layout:
             )
         return {slot.name: _read_array(slot, record[slot.name]) for slot in self.slots}
 
-    def vector(self, arrays: Mapping[str, npt.NDArray[Any]]) -> Float32:
+    def vector(self, arrays: Mapping[str, AnyArray]) -> Float32:
         """Return x, (p,) float32."""
         parts = [arrays[slot.name].reshape(-1) for slot in self.slots if slot.quantized]
         return np.concatenate(parts, dtype=np.float32, casting="same_kind")
 
-    def update(self, trained: Mapping[str, npt.NDArray[Any]], received: Mapping[str, npt.NDArray[Any]]) -> Float32:
+    def update(self, trained: Mapping[str, AnyArray], received: Mapping[str, AnyArray]) -> Float32:
         """Return x_local - x_received, (p,): in float32, or in float64 where either side is."""
         result, start = np.empty(self.dimension, np.float32), 0
         for slot in self.slots:
@@ -115,7 +113,7 @@ class Layout:
                 start += slot.size
         return result
 
-    def exact(self, arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
+    def exact(self, arrays: Mapping[str, AnyArray]) -> bytes:
         """Return the exact arrays, one after another, little-endian."""
         return b"".join(_raw(slot, arrays[slot.name]) for slot in self.exact_slots)
 
@@ -137,7 +135,7 @@ class Layout:
                 found[slot.name], start = part.astype(slot.dtype, copy=False), start + slot.size
         return {slot.name: found[slot.name] for slot in self.slots}
 
-    def pack(self, arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
+    def pack(self, arrays: Mapping[str, AnyArray]) -> bytes:
         """Return all arrays as one run of bytes: one object for Flower to carry instead of many."""
         return b"".join(_raw(slot, arrays[slot.name]) for slot in self.slots)
 
@@ -146,7 +144,7 @@ class Layout:
         return _cut(self.slots, packed)
 
 
-def as_record(arrays: Mapping[str, npt.NDArray[Any]]) -> ArrayRecord:
+def as_record(arrays: Mapping[str, AnyArray]) -> ArrayRecord:
     """Return arrays as a Flower record."""
     return ArrayRecord({name: Array(np.asarray(values, order="C")) for name, values in arrays.items()})
 
@@ -161,7 +159,7 @@ def _slot(name: str, array: Array, exact: Sequence[str]) -> Slot:
     return Slot(name, array.dtype, tuple(array.shape), quantized)
 
 
-def _read_array(slot: Slot, array: Array) -> npt.NDArray[Any]:
+def _read_array(slot: Slot, array: Array) -> AnyArray:
     values = array.numpy()
     if values.shape != slot.shape:
         raise ConfigError(
@@ -174,7 +172,7 @@ def _read_array(slot: Slot, array: Array) -> npt.NDArray[Any]:
     return values
 
 
-def _raw(slot: Slot, values: npt.NDArray[Any]) -> bytes:
+def _raw(slot: Slot, values: AnyArray) -> bytes:
     return values.astype(np.dtype(slot.dtype).newbyteorder("<"), copy=False).tobytes()
 
 

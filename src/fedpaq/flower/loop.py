@@ -4,8 +4,6 @@ The state is saved before a round is evaluated. So a run that was interrupted in
 that round again, from the same model and with the same configs.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable

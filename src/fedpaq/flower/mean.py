@@ -4,13 +4,12 @@ The mean is the server's own (``fedpaq.server``), the one the simulator takes, s
 needs O(p) memory and touches only non-zeros; a robust ``aggregation`` keeps the round's messages instead.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 
+from fedpaq.arrays import Float32
 from fedpaq.errors import DivergedError
-from fedpaq.flower.layout import Float32, Layout
+from fedpaq.flower.layout import Layout
 from fedpaq.flower.replies import Upload
 from fedpaq.server import Aggregation, Mean
 from fedpaq.server.mean import MeanAccumulator

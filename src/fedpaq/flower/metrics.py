@@ -3,8 +3,6 @@
 Metrics are weighted, by default by examples. The model's mean is not: see mean.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -9,8 +9,6 @@ Flower knows a node by a random number that changes when the node registers agai
 number that stays: it keys the draws, so it must be the same after a restart and in the simulator.
 """
 
-from __future__ import annotations
-
 from flwr.app import Array, ConfigRecord, RecordDict
 
 from fedpaq.errors import ConfigError

@@ -7,8 +7,6 @@ A raw message is its own norm. For any other code the strategy's quantizer, or e
 far a message may reach: ||Q(x)||^2 has mean at most (1 + q) ||x||^2, and may be twice that.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Each new node is asked once who it is. The draw of participants runs over client
 the same after a restart, when Flower's node ids have changed.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Mapping

@@ -19,9 +19,10 @@ import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 
+from fedpaq.arrays import Float32
 from fedpaq.errors import CheckpointError, ConfigError
 from fedpaq.flower import protocol
-from fedpaq.flower.layout import Arrays, Float32, Layout, as_record
+from fedpaq.flower.layout import Arrays, Layout, as_record
 from fedpaq.flower.rounds import RoundRecord
 from fedpaq.storage import checkpoint
 

@@ -13,8 +13,6 @@ One round (Algorithm 1):
     6  save      the state, in one step                                               state.py
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

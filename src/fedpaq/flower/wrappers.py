@@ -4,8 +4,6 @@ Central differential privacy with client-side clipping works: clients clip befor
 the noise is in the model that the strategy is given. Server-side clipping needs the clients' models.
 """
 
-from __future__ import annotations
-
 import os
 from traceback import walk_stack
 

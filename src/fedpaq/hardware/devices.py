@@ -4,8 +4,6 @@ Params are copied to the device once per round, as the real server sends its mod
 checkpoint and the check for divergence need them on the host, and they are one row where updates are r.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -8,8 +8,6 @@ saves and prints.
         history = fedpaq.train(problem, config, ranks=ranks)
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

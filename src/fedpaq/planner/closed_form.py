@@ -6,8 +6,6 @@ the target is a mean squared gradient. The bounds are far above what runs take (
 seconds rank settings but do not predict times.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

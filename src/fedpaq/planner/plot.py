@@ -1,7 +1,5 @@
 """The picture of a plan: time to target over tau and quantizer, and the front of time against upload."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path

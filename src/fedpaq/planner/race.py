@@ -6,8 +6,6 @@ At growing times the candidates are ranked by their loss at that time, and the w
 out: successive halving, with modelled time as the budget.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

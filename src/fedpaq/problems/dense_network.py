@@ -4,8 +4,6 @@ A recognised model can be trained by plain matrix products without autograd, and
 be evaluated by one large product. Anything else takes the general path.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -5,22 +5,19 @@ same whether its data came from a subset file or the full dataset. The seed deci
 and the initial weights.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch import nn
 
+from fedpaq.arrays import AnyArray, Float32, UInt8
 from fedpaq.config import require_int
 from fedpaq.errors import ConfigError, DatasetError, unknown_name
 from fedpaq.problems.datasets import npz
-from fedpaq.problems.datasets.catalogue import Arrays, DatasetSpec, UInt8
+from fedpaq.problems.datasets.catalogue import Arrays, DatasetSpec
 from fedpaq.problems.datasets.source import load_dataset
 from fedpaq.problems.partitions import Partition, by_label, dirichlet, iid
 from fedpaq.problems.problem import Problem
@@ -52,7 +49,7 @@ class LoadRequest:
             return NUM_SAMPLES
         return self.num_clients * self.samples_per_client
 
-    def share(self, labels: npt.NDArray[Any]) -> Partition:
+    def share(self, labels: AnyArray) -> Partition:
         """Split samples with these labels among the clients."""
         if self.partition == "dirichlet":
             return dirichlet(labels, self.num_clients, alpha=self.alpha, seed=self.seed)
@@ -249,7 +246,7 @@ def _first(request: LoadRequest, arrays: Arrays, source: str) -> tuple[UInt8, UI
     return arrays.x_train[:wanted], arrays.y_train[:wanted]
 
 
-def _standardised(images: UInt8, spec: DatasetSpec) -> npt.NDArray[np.float32]:
+def _standardised(images: UInt8, spec: DatasetSpec) -> Float32:
     """Return (pixel / 255 - mean) / deviation per channel, flat: (N, pixels) float32."""
     channels = images.reshape(len(images), -1, len(spec.mean)).astype(np.float32)
     mean = np.array(spec.mean, np.float32) * np.float32(255)

@@ -11,15 +11,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedpaq.arrays import AnyArray, Int64
 from fedpaq.config import require_int, require_positive
 from fedpaq.errors import ConfigError
 from fedpaq.randomness import Key, Purpose, permutation
-
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +161,7 @@ def _group_by(owner: Int64, num_clients: int) -> Partition:
     return Partition(np.argsort(owner, kind="stable").astype(np.int64), offsets)
 
 
-def _labels(targets: Any) -> npt.NDArray[Any]:
+def _labels(targets: Any) -> AnyArray:
     labels = np.asarray(targets)
     if labels.ndim != 1:
         raise ConfigError(f"targets.shape={labels.shape} is not one label per sample; pass a vector")

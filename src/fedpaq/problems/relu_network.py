@@ -6,8 +6,6 @@ are zero. The draws are Philox words: a seed gives the same network on every pla
 global generator is left alone.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

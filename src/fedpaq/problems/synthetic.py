@@ -1,12 +1,10 @@
 """Synthetic problems: one whose constants are known exactly, one that scales to millions of clients."""
 
-from __future__ import annotations
-
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from fedpaq.arrays import Float64
 from fedpaq.config import require_int, require_positive
 from fedpaq.errors import ConfigError
 from fedpaq.problems.partitions import Partition, iid
@@ -121,9 +119,7 @@ def _shared(num_samples: int, num_clients: int) -> Partition:
     return Partition(np.tile(np.arange(num_samples, dtype=np.int64), num_clients), offsets)
 
 
-def _constants(
-    curvature: npt.NDArray[np.float64], samples: npt.NDArray[np.float64], regularization: float
-) -> ExactConstants:
+def _constants(curvature: Float64, samples: Float64, regularization: float) -> ExactConstants:
     mean = samples.mean(0)  # (p,)
     optimum = curvature * mean / (curvature + regularization)
     losses = 0.5 * (curvature * (optimum - samples) ** 2).sum(1)  # (m,)

@@ -1,7 +1,5 @@
 """LOSSY: update -> message. A quantizer is any object with the four members of ``Quantizer``."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 

@@ -4,19 +4,16 @@ Statistical checks use ``trials`` keys and tolerances of five standard errors, s
 quantizer fails about once in a million calls, and never for the same ``seed`` twice differently.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from fedpaq.arrays import Float32
 from fedpaq.config import require_int
 from fedpaq.errors import ConfigError
 from fedpaq.randomness import Key, Purpose, normals
 
-Float32 = npt.NDArray[np.float32]
 SIGMAS = 5.0
 DIMENSIONS = (1, 5, 300)
 SCALES = {"usual": 1.0, "huge": 1e30, "tiny": 1e-30}

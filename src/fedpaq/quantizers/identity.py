@@ -1,7 +1,5 @@
 """Identity: no quantization. FedPAQ with it is FedAvg; with one local step, parallel SGD."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar

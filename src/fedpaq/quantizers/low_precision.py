@@ -15,8 +15,6 @@ Every step is pinned so that NumPy, numba and Triton agree to the bit:
   that of DITHER_LOW. A level depends on l_i once in 65,536 times: the kernels draw it only then.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,16 +22,10 @@ from typing import Any
 
 import numpy as np
 
+from fedpaq.arrays import Float32
 from fedpaq.config import require_int
 from fedpaq.kernels import numba as compiled
-from fedpaq.quantizers.message import (
-    Float32,
-    QuantizedBatch,
-    QuantizedMessage,
-    level_dtype,
-    num_buckets,
-    require_levels,
-)
+from fedpaq.quantizers.message import QuantizedBatch, QuantizedMessage, level_dtype, num_buckets, require_levels
 from fedpaq.quantizers.nonzeros import compact_rows
 from fedpaq.quantizers.update import as_float32, as_vector, refuse_non_finite, require_a_key_each
 from fedpaq.randomness import Key, Keys, Purpose, halves_numpy

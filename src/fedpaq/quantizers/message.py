@@ -12,13 +12,10 @@ from functools import cached_property
 from typing import Any, ClassVar, Protocol, overload
 
 import numpy as np
-import numpy.typing as npt
 
+from fedpaq.arrays import AnyArray, Float32, Float64, Int64
 from fedpaq.config import require_int
 from fedpaq.quantizers.nonzeros import Nonzeros, collect, count
-
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
 
 MAX_LEVELS = 32767  # a signed level fits 16 bits
 MAX_BUCKET_SIZE = 2**62  # and everything made of it 64
@@ -69,7 +66,7 @@ class QuantizedMessage:
 
     code: ClassVar[str] = "levels"
 
-    signed_levels: npt.NDArray[Any]  # (p,) int8 or int16, see level_dtype
+    signed_levels: AnyArray  # (p,) int8 or int16, see level_dtype
     norms: Float32  # (1,) or (ceil(p / bucket_size),)
     levels: int  # s
     bucket_size: int | None = None
@@ -151,7 +148,7 @@ class QuantizedBatch(Sequence[QuantizedMessage]):
 
     code: ClassVar[str] = "levels"
 
-    signed_levels: npt.NDArray[Any]  # (r, p), rows one after the other: what kernels take
+    signed_levels: AnyArray  # (r, p), rows one after the other: what kernels take
     norms: Float32  # (r, buckets)
     levels: int
     bucket_size: int | None = None
@@ -181,7 +178,7 @@ class QuantizedBatch(Sequence[QuantizedMessage]):
         return int(self.signed_levels.shape[1])
 
     @cached_property
-    def counts(self) -> npt.NDArray[np.int64]:
+    def counts(self) -> Int64:
         """The number of non-zeros of each message."""
         known = _known(self.known_nonzeros, self.signed_levels)
         return count(self.signed_levels) if known is None else known.ends[1:] - known.ends[:-1]
@@ -197,8 +194,8 @@ class QuantizedBatch(Sequence[QuantizedMessage]):
     @overload
     def __getitem__(self, at: int) -> QuantizedMessage: ...
     @overload
-    def __getitem__(self, at: slice | npt.NDArray[np.int64]) -> QuantizedBatch: ...
-    def __getitem__(self, at: int | slice | npt.NDArray[np.int64]) -> QuantizedMessage | QuantizedBatch:
+    def __getitem__(self, at: slice | Int64) -> QuantizedBatch: ...
+    def __getitem__(self, at: int | slice | Int64) -> QuantizedMessage | QuantizedBatch:
         rows, others = self.signed_levels[at], (self.norms[at], self.levels, self.bucket_size)
         if not isinstance(at, int | np.integer):
             return QuantizedBatch(rows, *others)
@@ -206,7 +203,7 @@ class QuantizedBatch(Sequence[QuantizedMessage]):
         return QuantizedMessage(rows, *others, nonzeros=None if known is None else known.of(int(at), rows))
 
 
-def _known(nonzeros: Nonzeros | None, levels: npt.NDArray[Any]) -> Nonzeros | None:
+def _known(nonzeros: Nonzeros | None, levels: AnyArray) -> Nonzeros | None:
     """Return non-zeros that are of these very levels; ``dataclasses.replace`` may have given others."""
     return nonzeros if nonzeros is not None and nonzeros.levels is levels else None
 

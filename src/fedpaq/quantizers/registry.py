@@ -10,8 +10,6 @@ A quantizer from elsewhere joins by one line: ``QUANTIZERS["my-name"] = MyQuanti
 point of the group ``fedpaq.quantizers`` in the package that holds it, which the command line finds as well.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import fields, is_dataclass
 from importlib.metadata import EntryPoint, entry_points

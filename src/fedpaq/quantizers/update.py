@@ -1,13 +1,11 @@
 """Update: what a quantizer is handed. Any layout and number type means its float32, or is refused by name."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 
+from fedpaq.arrays import Float32, Float64
 from fedpaq.errors import ConfigError, NonFiniteUpdateError
-from fedpaq.quantizers.message import Float32, Float64
 from fedpaq.randomness import Keys
 
 

@@ -4,8 +4,6 @@ Two runs with equal fingerprints end in equal params, so one may continue the ot
 Data and schedules are hashed by value: an object's repr or address says nothing in another process.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, is_dataclass

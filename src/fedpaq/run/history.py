@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from fedpaq.arrays import AnyArray, Float32
 from fedpaq.config import LARGEST
 from fedpaq.errors import ConfigError, DivergedError
 from fedpaq.storage import strict_json
@@ -80,7 +80,7 @@ class History:
     cost_model: Mapping[str, Any]
     executor: str
     records: list[Record]
-    params: npt.NDArray[np.float32]  # (p,)
+    params: Float32  # (p,)
     diverged: str | None = None  # why the run ended early, if it did
     aggregation: str = "mean"
     downlink: str = "dense"
@@ -167,17 +167,17 @@ class History:
         return cls.from_json(text)
 
 
-def to_columns(runs: Sequence[Sequence[Record]]) -> dict[str, npt.NDArray[Any]]:
+def to_columns(runs: Sequence[Sequence[Record]]) -> dict[str, AnyArray]:
     """Return the records of several runs as flat columns, run after run; NaN stands for None."""
     records = [record for run in runs for record in run]
-    columns: dict[str, npt.NDArray[Any]] = {
+    columns: dict[str, AnyArray] = {
         name: np.array([_or_nan(getattr(record, name)) for record in records], dtype)
         for name, dtype in _COLUMNS.items()
     }
     return {"records_per_run": np.array([len(run) for run in runs], np.int64), **columns}
 
 
-def from_columns(columns: Mapping[str, npt.NDArray[Any]], local_steps: int) -> list[list[Record]]:
+def from_columns(columns: Mapping[str, AnyArray], local_steps: int) -> list[list[Record]]:
     """Return the records that ``to_columns`` wrote; anything else raises ValueError or KeyError."""
     counts = columns["records_per_run"]
     values = [columns[name] for name in _COLUMNS]

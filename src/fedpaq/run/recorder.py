@@ -1,14 +1,12 @@
 """RunRecorder: prices and evaluates every round of every run, and adds the record to the run's state."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from fedpaq.arrays import Float32, Int64
 from fedpaq.config import FedPAQConfig
 from fedpaq.hardware.ranks import ALONE, Ranks
 from fedpaq.problems import Evaluation
@@ -16,8 +14,6 @@ from fedpaq.run.history import Record
 from fedpaq.run.settings import RunSettings
 from fedpaq.run.state import RunState
 
-Float32 = npt.NDArray[np.float32]
-Int64 = npt.NDArray[np.int64]
 Callback = Callable[[int, Record, Float32], None]  # run, record, params (p,)
 BEFORE = Record(
     round=0,

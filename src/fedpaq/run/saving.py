@@ -3,8 +3,6 @@
 What the run is (problem, data, configs, quantizer, ...) is stored too; a checkpoint of another run is refused.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """RunSettings: what a run is, apart from where it stands. Fixed before the first round."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

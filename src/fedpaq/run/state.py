@@ -12,15 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from fedpaq.arrays import AnyArray, Float32, Int64
 from fedpaq.config import require_int
 from fedpaq.downlink import Broadcast
 from fedpaq.run.history import History, Record, from_columns, to_columns
 from fedpaq.run.settings import RunSettings
 
-Float32 = npt.NDArray[np.float32]
-Int64 = npt.NDArray[np.int64]
 DOWNLINK = "downlink."  # before the names of what the downlink remembers
 
 
@@ -70,14 +68,14 @@ class RunState:
             for run, config in enumerate(settings.configs)
         ]
 
-    def to_parts(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    def to_parts(self) -> tuple[dict[str, Any], dict[str, AnyArray]]:
         """Return the state as a JSON object and arrays."""
         diverged = {str(run): why for run, why in self.diverged.items()}
         header = {"rounds_done": self.rounds_done, "diverged": diverged}
         downloads = {DOWNLINK + name: array for name, array in self.broadcast.to_arrays().items()}
         return header, {"params": self.params, **to_columns(self.records), **downloads}
 
-    def take_up(self, header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], settings: RunSettings) -> None:
+    def take_up(self, header: Mapping[str, Any], arrays: Mapping[str, AnyArray], settings: RunSettings) -> None:
         """Become the state that ``to_parts`` gave; raise ValueError or KeyError if it cannot be one."""
         params, runs, done = arrays["params"], len(self.records), header["rounds_done"]
         if params.shape != self.params.shape or params.dtype != np.float32:

@@ -4,8 +4,6 @@ Each is an optional package. Weights & Biases and MLflow are set up by their own
 needs no account, ``MLFLOW_TRACKING_URI`` says where the store is.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

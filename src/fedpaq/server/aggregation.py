@@ -17,16 +17,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from fedpaq import codec
+from fedpaq.arrays import Float64, Int64
 from fedpaq.config import require_positive
 from fedpaq.errors import ConfigError, unknown_name
 from fedpaq.quantizers import Key, Message
 from fedpaq.server.mean import MeanAccumulator
 
-Float64 = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
 COLUMNS = 65_536  # coordinates sorted at a time: bounded memory next to the messages
 
 

@@ -3,16 +3,14 @@
 The sum equals the CPU's to the bit. Messages are fetched only where somebody else must decode them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from fedpaq import codec
+from fedpaq.arrays import Bools, Float64
 from fedpaq.clients.work import LocalWork
 from fedpaq.hardware.devices import to_tensor
 from fedpaq.kernels import cuda
@@ -21,9 +19,6 @@ from fedpaq.quantizers.rotated import Rotated
 from fedpaq.quantizers.update import as_float32
 from fedpaq.server.payload_sizes import estimated_bytes
 from fedpaq.server.rotated_batch import RotatedOnDevice
-
-Float64 = npt.NDArray[np.float64]
-Usable = npt.NDArray[np.bool_]
 
 
 class DeviceBatch(Protocol):
@@ -37,7 +32,7 @@ class DeviceBatch(Protocol):
     def payload_bytes(self) -> Float64:
         """Return the length of each payload (jobs,)."""
 
-    def fetch(self) -> tuple[Sequence[Message], Usable]:
+    def fetch(self) -> tuple[Sequence[Message], Bools]:
         """Return the messages, and which of them (jobs,) are of finite updates; the others are zeros."""
 
 
@@ -61,7 +56,7 @@ class LevelsOnDevice:
         """Return the length of each payload (jobs,)."""
         return estimated_bytes(self._batch, self._dimension, self._quantizer, self._kernels.BLOCK)
 
-    def fetch(self) -> tuple[QuantizedBatch, Usable]:
+    def fetch(self) -> tuple[QuantizedBatch, Bools]:
         """Return the messages and which of them are usable."""
         norms = self._batch.norms.cpu().numpy()
         usable = np.isfinite(norms).all(axis=1)
@@ -86,10 +81,10 @@ class ValuesOnDevice:
         """Return the length of each payload (jobs,)."""
         return np.full(len(self._updates), float(codec.raw_bytes(self._updates.shape[1])))
 
-    def fetch(self) -> tuple[Sequence[Message], Usable]:
+    def fetch(self) -> tuple[Sequence[Message], Bools]:
         """Return the messages and which of them are usable."""
         rows = as_float32(self._updates)
-        usable: Usable = np.asarray(np.isfinite(rows).all(axis=1))
+        usable: Bools = np.asarray(np.isfinite(rows).all(axis=1))
         rows[~usable] = 0.0
         return self._quantizer.quantize_batch(rows, self._work.keys()), usable
 

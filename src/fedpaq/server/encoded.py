@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fedpaq import codec
+from fedpaq.arrays import Float32, Float64, Int64
 from fedpaq.clients.work import LocalWork, whole
 from fedpaq.errors import NonFiniteUpdateError
 from fedpaq.quantizers import Key, Message, Quantizer, RawMessage
@@ -17,9 +17,6 @@ from fedpaq.quantizers.update import as_float32
 from fedpaq.server.aggregation import Aggregation, RoundAccumulator
 from fedpaq.server.device_batch import device_batch
 from fedpaq.server.mean import MeanAccumulator
-
-Float64 = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -92,7 +89,7 @@ def quantize_or_mark_diverged(quantizer: Quantizer, updates: Any, work: LocalWor
         return quantizer.quantize_batch(rows, keys), np.unique(work.run_of[bad])
 
 
-def is_rejected(quantizer: Quantizer, update: npt.NDArray[np.float32], key: Key) -> bool:
+def is_rejected(quantizer: Quantizer, update: Float32, key: Key) -> bool:
     """Return whether the quantizer rejects an update; the error of a batch names only the first."""
     try:
         quantizer.quantize(update, key=key)

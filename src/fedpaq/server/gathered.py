@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fedpaq import codec
+from fedpaq.arrays import AnyArray, Float64, Int64, UInt8
 from fedpaq.clients.work import LocalWork
 from fedpaq.hardware.ranks import Ranks
 from fedpaq.quantizers import Keys, Quantizer
@@ -23,8 +23,6 @@ from fedpaq.server.aggregation import Aggregation
 from fedpaq.server.encoded import add_diverged, quantize_or_mark_diverged
 from fedpaq.server.mean import MeanAccumulator
 
-Float64 = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
 JOB = np.dtype([("length", "<i8"), ("seed", "<u8"), ("client", "<i8")])
 
 
@@ -53,7 +51,7 @@ class GatheredInbox:
     def __init__(self, uplink: Gathered, runs: int, dimension: int) -> None:
         self._uplink, self._dimension = uplink, dimension
         self._payloads: list[bytes] = []
-        self._jobs: list[npt.NDArray[Any]] = [np.empty(0, JOB)]
+        self._jobs: list[AnyArray] = [np.empty(0, JOB)]
         self._diverged, self._round = np.zeros(runs, np.uint8), 0
 
     def add(self, updates: Any, work: LocalWork) -> None:
@@ -89,7 +87,7 @@ class GatheredInbox:
         return accumulator.mean(), jobs["length"].reshape(runs, -1).sum(axis=1)
 
 
-def _unpacked(part: bytes, runs: int) -> tuple[npt.NDArray[Any], list[memoryview], npt.NDArray[np.uint8]]:
+def _unpacked(part: bytes, runs: int) -> tuple[AnyArray, list[memoryview], UInt8]:
     """Return the jobs of one rank, their payloads, and a flag for each run it found diverged."""
     count = int.from_bytes(part[:8], "little")
     jobs = np.frombuffer(part, JOB, count, 8)

@@ -5,20 +5,16 @@ The simulator adds messages, several ranks and Flower add payloads, a GPU adds t
 they agree to the bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fedpaq import codec
+from fedpaq.arrays import Float64, Int64
 from fedpaq.kernels import numba as compiled
 from fedpaq.quantizers import Key, Message, QuantizedBatch
 
-Float64 = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
 SPARSE = 16  # with fewer than one non-zero in so many levels, only those are visited
 
 

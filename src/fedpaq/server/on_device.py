@@ -5,18 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedpaq.arrays import Float64, Int64
 from fedpaq.clients.work import LocalWork, whole
 from fedpaq.hardware.devices import to_tensor
 from fedpaq.quantizers import Quantizer
 from fedpaq.server.device_batch import DEVICE_BATCHES
 from fedpaq.server.mean import MeanAccumulator
-
-Float64 = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -6,24 +6,20 @@ coordinates with k non-zeros holds log2 C(n, k) bits for their places, k for the
 magnitudes beyond one are geometric of mean m, k ((1 + m) log2(1 + m) - m log2 m) for those.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedpaq.arrays import Float64, Int64
 from fedpaq.codec import block_code, gap_code
 from fedpaq.codec.frame import CRC_BYTES, GAP, pack_header, pack_varint
 from fedpaq.codec.level_code import pack_fields, suits_blocks
 from fedpaq.quantizers import LowPrecision
 from fedpaq.quantizers.message import num_buckets
 
-Float64 = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
 VARINT_ENDS = 128 ** np.arange(1, 7)  # the first integers that take another byte
 EXACT = 2**19  # non-zeros of a part that are looked at one by one: thousands of messages at one level
 

@@ -10,18 +10,16 @@ Each arrow is a copy or two: a copy waits for all that the GPU has been told to 
 always may.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedpaq.arrays import Bools, Float64, Int32, Int64
 from fedpaq.clients.work import LocalWork
 from fedpaq.errors import NonFiniteUpdateError
 from fedpaq.hardware.devices import to_tensor
@@ -35,9 +33,6 @@ from fedpaq.quantizers.rotated.rival import CARE, HEADER_BITS, LOOK_RATE, SMALL,
 from fedpaq.quantizers.rotated.rotation import CELL, Blocks
 from fedpaq.server.rotated_sizes import Sample, payload_bytes, take_samples
 
-Float64 = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
-Usable = npt.NDArray[np.bool_]
 CHUNK = 2**29  # rotated coordinates at once: two gigabytes
 SUM_BLOCK = 256  # rows of estimates are multiples of this
 FETCHED = 64  # updates that are fetched at a time to be looked at
@@ -51,7 +46,7 @@ class Group:
     jobs: Int64
     numbers: Tensor  # the jobs, on the device
     blocks: Blocks  # how they are cut
-    wanted: npt.NDArray[np.int32]  # non-zeros of each block, about; -1 for many
+    wanted: Int32  # non-zeros of each block, about; -1 for many
     mantissa_bits: Int64
     rounded: Any  # ``cuda.rounding.RoundedBlocks``
     scales: Tensor
@@ -109,7 +104,7 @@ class RotatedOnDevice:
         """Return the length of each payload (jobs,)."""
         return payload_bytes(self._sample(), self._on_host, self._dimension, len(self._updates))
 
-    def fetch(self) -> tuple[Sequence[Message], Usable]:
+    def fetch(self) -> tuple[Sequence[Message], Bools]:
         """Return the messages and which of them are usable."""
         nothing = Blocks(self._dimension, 1)
         keys = self._work.keys()

@@ -6,17 +6,15 @@ quantizer are nearly of one length, so a few dozen say enough. What travels is f
 that the device need not wait.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from fedpaq import codec
+from fedpaq.arrays import Float64, Int16, Int64
 from fedpaq.codec import block_code, gap_code
 from fedpaq.codec.frame import pack_varint
 from fedpaq.quantizers import Message
@@ -28,8 +26,6 @@ from fedpaq.quantizers.rotated.rotation import Blocks
 from fedpaq.randomness import Key
 from fedpaq.server.payload_sizes import block_bits
 
-Float64 = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
 EXACT = 2**16  # non-zeros of a cut that are looked at one by one
 SAMPLED = 64  # messages of a cut that are, at most
 SIDES = 8  # messages of a cut whose scales are encoded; the others take their mean
@@ -48,7 +44,7 @@ class Sample:
     scales: Float64  # (messages, blocks)
     mantissa_bits: Int64
     positions: Int64  # of the non-zeros of all messages sampled, joined
-    values: npt.NDArray[np.int16]
+    values: Int16
 
 
 def take_samples(groups: Sequence[Any]) -> list[Sample]:

@@ -5,13 +5,9 @@ OnDevice    updates stay on the GPU: quantized and summed there, payload sizes e
 Gathered    each rank does a share of the clients; the ranks exchange payloads
 """
 
-from __future__ import annotations
-
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from fedpaq.arrays import Float64, Int64
 from fedpaq.clients.work import LocalWork
 from fedpaq.hardware.ranks import ALONE, Ranks
 from fedpaq.problems import Problem
@@ -29,7 +25,7 @@ class Inbox(Protocol):
     def add(self, updates: Any, work: LocalWork) -> None:
         """Take the updates (jobs, p) of some work, in client order."""
 
-    def finish(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    def finish(self) -> tuple[Float64, Int64]:
         """Return what is added to the params of each run (runs, p), and its payload bytes (runs,)."""
 
 

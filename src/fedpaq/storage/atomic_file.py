@@ -4,8 +4,6 @@ The new content is written beside its target, flushed to the disk and renamed ov
 reader, a crash or a full disk finds the old file or the whole new one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import os

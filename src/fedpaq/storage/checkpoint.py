@@ -10,8 +10,6 @@ stays as ``<name>.previous``, so a checkpoint of that name exists at every momen
 and every size in a file is checked against the length of the file before it is used.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -24,8 +22,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from fedpaq.arrays import AnyArray
 from fedpaq.errors import CheckpointError
 from fedpaq.storage import strict_json
 from fedpaq.storage.atomic_file import StrPath, replace
@@ -39,10 +37,10 @@ MAX_ARRAYS = 1024
 MAX_BYTES = 2**34
 DTYPES = ("<f4", "<f8", "<i4", "<i8", "<u4", "<u8", "|i1", "|u1", "|b1")
 
-Arrays = dict[str, npt.NDArray[Any]]
+Arrays = dict[str, AnyArray]
 
 
-def pack(header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
+def pack(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> bytes:
     """Return what ``save`` would write, for a channel that is not a disk.
 
     >>> unpack(pack({"round": 3}, {"params": np.zeros(2)}))
@@ -56,7 +54,7 @@ def unpack(data: bytes) -> tuple[dict[str, Any], Arrays]:
     return _parse("packed checkpoint", io.BytesIO(data), len(data), MAX_BYTES)
 
 
-def save(path: StrPath, header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+def save(path: StrPath, header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
     """Write a checkpoint in one step and keep the one before as ``<name>.previous``.
 
     ``header`` holds plain JSON values. A failure (disk full, read-only folder) raises
@@ -135,7 +133,7 @@ def _require_own(target: Path) -> None:
             )
 
 
-def _chunks(header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> list[Any]:
+def _chunks(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> list[Any]:
     """Return the parts of the file, arrays as views of their memory; the last part is the digest."""
     stored = {name: _little_endian(name, values) for name, values in arrays.items()}
     chunks: list[Any] = [
@@ -148,7 +146,7 @@ def _chunks(header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -
     return [*chunks, digest.digest()]
 
 
-def _little_endian(name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _little_endian(name: str, values: AnyArray) -> AnyArray:
     stored = np.asarray(values, order="C")
     stored = stored.astype(stored.dtype.newbyteorder("<"), copy=False)
     if stored.dtype.str not in DTYPES:

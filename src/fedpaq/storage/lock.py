@@ -5,8 +5,6 @@ its process, however that ends: no lock is ever stale. ``<name>.lock`` names the
 message and is removed at the end.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

@@ -1,7 +1,5 @@
 """StrictJson: JSON as the standard defines it, for untrusted text. No NaN, no infinity, not even as 1e999."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any, NoReturn

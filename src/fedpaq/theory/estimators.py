@@ -6,25 +6,22 @@ local     true at three points (the start, the end of a descent and the middle);
           assumption covers all points, so a bound made from it may fail
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import scipy.optimize
 import scipy.sparse.linalg
 
+from fedpaq.arrays import Float64, Int64
 from fedpaq.errors import ConfigError
 from fedpaq.problems import Problem
 from fedpaq.theory.assumptions import Assumptions
 from fedpaq.theory.full_loss import FullLoss
 from fedpaq.theory.linear_model import LinearModel, linear_model
 
-Float64 = npt.NDArray[np.float64]
 Certainty = Literal["exact", "bound", "local"]
 MOST_SAMPLES = 4096  # beyond this many, a variance is estimated from a random part of the gradients
 DESCENT_STEPS = 500
@@ -157,7 +154,7 @@ def largest_variance(full_loss: FullLoss, points: Sequence[Float64]) -> Estimate
     return Estimate(value, "local", f"largest of {len(points)} points{sampled}", 0.0 if not sampled else error)
 
 
-def _chosen_samples(full_loss: FullLoss) -> tuple[npt.NDArray[np.int64], Float64]:
+def _chosen_samples(full_loss: FullLoss) -> tuple[Int64, Float64]:
     """Return all held samples with their weights, or MOST_SAMPLES drawn by weight, equally weighted."""
     if full_loss.num_samples <= MOST_SAMPLES:
         return np.arange(full_loss.num_samples), full_loss.weights
@@ -166,9 +163,7 @@ def _chosen_samples(full_loss: FullLoss) -> tuple[npt.NDArray[np.int64], Float64
     return drawn.astype(np.int64), np.full(MOST_SAMPLES, 1 / MOST_SAMPLES)
 
 
-def _variance_at(
-    full_loss: FullLoss, point: Float64, samples: npt.NDArray[np.int64], weights: Float64
-) -> tuple[float, float]:
+def _variance_at(full_loss: FullLoss, point: Float64, samples: Int64, weights: Float64) -> tuple[float, float]:
     mean = full_loss.gradient(point)
     squares = np.concatenate(
         [np.square(block - mean).sum(axis=1) for block in full_loss.sample_gradients(point, samples)]

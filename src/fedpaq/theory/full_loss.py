@@ -7,20 +7,17 @@ clients hold equally many samples and no sample twice:
     mean over samples   what ``Problem.evaluate`` and a run report: every held sample weighs the same
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedpaq.arrays import AnyArray, Float32, Float64, Int64
 from fedpaq.problems import Partition, Problem
 
-Float64 = npt.NDArray[np.float64]
 ROWS = 4096  # samples per pass: large products, bounded memory
 GRADIENT_BYTES = 64 * 2**20  # per-sample gradients alive at once
 
@@ -73,7 +70,7 @@ class FullLoss:
             total += share * along.detach().double().numpy()
         return total
 
-    def squared_gradients(self, params: npt.NDArray[np.float32] | Float64) -> Float64:
+    def squared_gradients(self, params: Float32 | Float64) -> Float64:
         """Return ||grad f(x)||^2 for many x at once: (runs, p) to (runs,)."""
         x = self._tensor(params)
         total = torch.zeros_like(x)
@@ -82,7 +79,7 @@ class FullLoss:
             total += share * gradients(x, *batch)
         return total.detach().double().square().sum(1).numpy()
 
-    def sample_gradients(self, params: Float64, samples: npt.NDArray[np.int64]) -> Iterator[Float64]:
+    def sample_gradients(self, params: Float64, samples: Int64) -> Iterator[Float64]:
         """Yield the gradients at x of the held samples numbered 0.., in blocks (rows, p)."""
         x = self._tensor(params)
         per_sample = torch.func.vmap(torch.func.grad(self.problem.objective), in_dims=(None, 0, 0))
@@ -116,10 +113,10 @@ class FullLoss:
                 rows = slice(first, min(first + ROWS, stop))
                 yield (float(self.weights[first]) * (rows.stop - first), (self._inputs[rows], self.targets[rows]))
 
-    def _tensor(self, values: npt.NDArray[Any]) -> Tensor:
+    def _tensor(self, values: AnyArray) -> Tensor:
         return torch.as_tensor(np.asarray(values)).to(self._dtype)
 
-    def _cast(self, held: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    def _cast(self, held: Int64) -> tuple[Tensor, Tensor]:
         return tuple(  # type: ignore[return-value]
             values[torch.from_numpy(held)].to(self._dtype)
             if values.is_floating_point()
@@ -128,13 +125,13 @@ class FullLoss:
         )
 
 
-def weigh_samples(partition: Partition) -> tuple[npt.NDArray[np.int64], Float64]:
+def weigh_samples(partition: Partition) -> tuple[Int64, Float64]:
     """Return the held samples and equal weights that sum to 1."""
     held = np.unique(partition.indices)
     return held, np.full(len(held), 1.0 / len(held)).round(15)
 
 
-def weigh_clients(partition: Partition) -> tuple[npt.NDArray[np.int64], Float64]:
+def weigh_clients(partition: Partition) -> tuple[Int64, Float64]:
     """Return the held samples and their weights, which ascend and sum to 1; clients weigh the same.
 
     >>> weigh_clients(Partition.from_lists([[0, 2], [1, 2, 3, 4]]))[1].tolist()

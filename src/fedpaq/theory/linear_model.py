@@ -11,21 +11,18 @@ f(x) = sum_j w_j l(z_j, y_j) + lambda/2 ||x||^2, and with A = sum_j w_j a_j a_j^
 Logistic regression is one: l'' in (0, 1/4], |l'| < 1.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.linalg
 import torch
 from torch import Tensor
 
+from fedpaq.arrays import Float64
 from fedpaq.theory.full_loss import FullLoss
 
-Float64 = npt.NDArray[np.float64]
 LARGEST_OUTPUT = 60.0  # where exp(-z) is far below double rounding
 GRID = 24_001  # outputs tried, 0.005 apart: the maximum of a curvature of scale 1 is missed by 1e-5 at most
 MOST_LABELS = 16

@@ -19,8 +19,6 @@ the gradients it moved, so E||noise + gradients||^2 takes a factor 2 that the pa
     u + B2 tau u + c tau (tau - 1) u^2 <= 1,   c = 2 in the paper, 1 corrected.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

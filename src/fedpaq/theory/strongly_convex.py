@@ -21,8 +21,6 @@ Written for c f instead of f, with steps divided by c, the theorem is about the 
 becomes 4n / c^2 and C2 becomes c^2 C2: any ``loss_scale`` c gives a valid bound.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Try a Flower app as a real deployment on this machine: ``python -m fedpaq.flower.trial APP --tls``."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Certificates and node keys for a trial deployment; a real one takes them from its own authority."""
 
-from __future__ import annotations
-
 import datetime
 from pathlib import Path
 

@@ -6,8 +6,6 @@ Every process of a deployment has the deployment's own ``FLWR_HOME`` in its envi
 are found too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -3,8 +3,6 @@
 One process compiles here what many would each compile at their start; the disk keeps it for them.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -6,8 +6,6 @@ between one load and one store. Levels run from narrow to wide and nothing is re
 that of the loop in ``fedpaq.quantizers.rotated.rotation``, to the bit.
 """
 
-from __future__ import annotations
-
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic

@@ -4,8 +4,6 @@ Compilers turn a loop over comparisons into vector code, but not into a mask: so
 LLVM's own terms, which it turns into what a processor has. Twin: ``np.flatnonzero``.
 """
 
-from __future__ import annotations
-
 from llvmlite import ir
 from numba import types, uint64
 from numba.extending import intrinsic

@@ -3,18 +3,12 @@
 Pure data: nothing here touches a disk or a network.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
+from fedpaq.arrays import UInt8
 from fedpaq.errors import DatasetError, unknown_name
-
-UInt8 = npt.NDArray[np.uint8]
 
 
 class Arrays(NamedTuple):

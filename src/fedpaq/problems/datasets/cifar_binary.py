@@ -4,8 +4,6 @@ CIFAR-100 has two labels per record, coarse then fine; the fine one is used. Arc
 memory, expected members only, so nothing is ever extracted and no member's path is followed.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import tarfile
@@ -16,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpaq.problems.datasets.catalogue import Arrays, DatasetSpec, UInt8
+from fedpaq.arrays import UInt8
+from fedpaq.problems.datasets.catalogue import Arrays, DatasetSpec
 
 PIXELS = 3 * 32 * 32
 

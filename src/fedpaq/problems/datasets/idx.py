@@ -3,8 +3,6 @@
 Sizes in the header are claims: they are compared with the dataset and the real length.
 """
 
-from __future__ import annotations
-
 import gzip
 import math
 import struct
@@ -13,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedpaq.arrays import UInt8
 from fedpaq.errors import DatasetError
-from fedpaq.problems.datasets.catalogue import Arrays, DatasetSpec, UInt8
+from fedpaq.problems.datasets.catalogue import Arrays, DatasetSpec
 
 UNSIGNED_BYTE = 0x08
 

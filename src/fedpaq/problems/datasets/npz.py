@@ -4,8 +4,6 @@ Archives are untrusted. Shapes and types are read from the headers and compared 
 allows before any array is unpacked, and no more is unpacked than that. Pickles are never loaded.
 """
 
-from __future__ import annotations
-
 import math
 import zipfile
 import zlib
@@ -15,7 +13,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from fedpaq.problems.datasets.catalogue import Arrays, DatasetSpec, UInt8, spec
+from fedpaq.arrays import UInt8
+from fedpaq.problems.datasets.catalogue import Arrays, DatasetSpec, spec
 
 HEADER_BYTES = 512  # NumPy writes 128
 

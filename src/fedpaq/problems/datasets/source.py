@@ -5,8 +5,6 @@ folder of the Linux distribution, the cache; what is nowhere is downloaded into 
 that is found but damaged is an error, never skipped.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol

@@ -10,15 +10,13 @@ update more closely and cost a scale each: the number of blocks is that of least
 the update alone, so the quantizer stays unbiased.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from fedpaq.quantizers.message import Float64
+from fedpaq.arrays import Float64
 from fedpaq.quantizers.rotated.rotation import CELL, Blocks
 
 LEAST_SIZE = 512  # smaller blocks mix too little

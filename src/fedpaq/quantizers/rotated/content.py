@@ -10,13 +10,11 @@ joined, as one integer; the first as a varint, the others in the side stream of 
 length, if there is one block). Each message has exactly one content.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from fedpaq.arrays import Bools, Float64, Int16
 from fedpaq.codec import Code, Header, block_code, gap_code
 from fedpaq.codec.frame import pack_varint, read_varint
 from fedpaq.errors import WireFormatError
@@ -106,7 +104,7 @@ def _read_side(content: memoryview, at: int) -> tuple[memoryview, int]:
     return content[at : at + length], at + length
 
 
-def _read_levels(body: memoryview, padded: int, most: int, count: int) -> npt.NDArray[np.int16]:
+def _read_levels(body: memoryview, padded: int, most: int, count: int) -> Int16:
     """Return the levels, of which exactly ``count`` are not zero and one is as large as announced."""
     if suits_blocks(count, padded):
         levels = block_code.decode(body, padded, most).astype(np.int16)
@@ -123,9 +121,7 @@ def _read_levels(body: memoryview, padded: int, most: int, count: int) -> npt.ND
     return levels
 
 
-def _read_scales(
-    side: memoryview, first: int, mantissa_bits: int, used: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.float64]:
+def _read_scales(side: memoryview, first: int, mantissa_bits: int, used: Bools) -> Float64:
     """Return one scale a block, 0 for those without non-zeros."""
     most = (EXPONENTS << mantissa_bits) - 1
     indices = steps.decode(side, first, most, int(used.sum()))

@@ -1,23 +1,18 @@
 """Decisions: the blocks and bits of many updates, by machine code where they are clear, else by ``plans``."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from fedpaq.arrays import Float32, Float64, Int32, Int64
 from fedpaq.kernels import numba as compiled
-from fedpaq.quantizers.message import Float32, Float64
 from fedpaq.quantizers.rotated import plans
 from fedpaq.quantizers.rotated.allocation import EXCESS, NEWTON_STEPS, SCALE_BITS, SPARSE_RATE, gaussian_curve, kept
 from fedpaq.quantizers.rotated.message import MOST_MANTISSA_BITS
 from fedpaq.quantizers.rotated.rotation import Blocks
 from fedpaq.quantizers.rotated.sketch import GUESS, LEAST_MANTISSA_BITS
 
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 COARSE, FINE = 1e-2, 1e-4  # tolerances of ``plans.expected_errors`` and ``plans.roundings``
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpaq.quantizers.message import Float32, Float64
+from fedpaq.arrays import Float32, Float64
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from fedpaq.arrays import Float32, Float64
 from fedpaq.errors import ConfigError
 from fedpaq.kernels import numba as compiled
-from fedpaq.quantizers.message import Float32, Float64
 from fedpaq.quantizers.rotated.rotation import Blocks, rotate_back_numpy
 from fedpaq.quantizers.rotated.rounding import WORTH_THREADS
 from fedpaq.randomness import Key, Purpose, words

@@ -4,16 +4,13 @@ Everything is decided from the energies of the candidates' blocks, so a device t
 only these. Sums over blocks run along contiguous rows, where NumPy adds in the order of one row alone.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from fedpaq.quantizers.message import Float32, Float64
+from fedpaq.arrays import Float32, Float64, Int64
 from fedpaq.quantizers.rotated.allocation import (
     EXCESS,
     NEWTON_STEPS,
@@ -27,8 +24,6 @@ from fedpaq.quantizers.rotated.allocation import (
 from fedpaq.quantizers.rotated.message import MOST_MANTISSA_BITS
 from fedpaq.quantizers.rotated.rotation import Blocks
 from fedpaq.quantizers.rotated.sketch import GUESS, LEAST_MANTISSA_BITS, mantissa_for
-
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

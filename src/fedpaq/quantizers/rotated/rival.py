@@ -15,16 +15,15 @@ being a sum over them, so the bias has a norm of at most
 and z is such that this is 8e-4 ||x||, or less.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedpaq import codec
+from fedpaq.arrays import Float32
 from fedpaq.quantizers.low_precision import LowPrecision
-from fedpaq.quantizers.message import MAX_LEVELS, Float32
+from fedpaq.quantizers.message import MAX_LEVELS
 from fedpaq.quantizers.rotated.magnitudes import Magnitudes
 from fedpaq.randomness import Key, Keys
 

@@ -13,15 +13,12 @@ Coordinate c of the padded blocks takes bit (c // 32) % 32 of word 32 (c // 1024
 a run of 32 shares one shift.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from fedpaq.quantizers.message import Float32, Float64
+from fedpaq.arrays import Float32, Float64, Int16, UInt32
 from fedpaq.randomness import Key, Purpose, words_numpy
 
 CELL = 64  # blocks are cut between cells of this many coordinates
@@ -75,7 +72,7 @@ class Blocks:
         return self.count >= 1 and (self.count - 1) * self.length < self.dimension
 
 
-def flips_numpy(purpose: Purpose, key: Key, count: int) -> npt.NDArray[np.uint32]:
+def flips_numpy(purpose: Purpose, key: Key, count: int) -> UInt32:
     """Return the sign bits, in place, of the first ``count`` coordinates of a stream of signs."""
     groups = -(-count // SIGN_GROUP)
     words = words_numpy(purpose, key, 0, 32 * groups).reshape(groups, 1, 32)
@@ -83,7 +80,7 @@ def flips_numpy(purpose: Purpose, key: Key, count: int) -> npt.NDArray[np.uint32
     return (bits << np.uint32(31)).reshape(-1)[:count]
 
 
-def flip(rows: Float32, flips: npt.NDArray[np.uint32]) -> Float32:
+def flip(rows: Float32, flips: UInt32) -> Float32:
     """Return rows with the signs flipped where ``flips`` says so."""
     return (np.ascontiguousarray(rows).view(np.uint32) ^ flips.reshape(rows.shape)).view(np.float32)
 
@@ -110,7 +107,7 @@ def rotate_numpy(update: Float32, blocks: Blocks, factors: Float32, key: Key) ->
     return rows
 
 
-def rotate_back_numpy(levels: npt.NDArray[np.int16], blocks: Blocks, scales: Float64, key: Key) -> Float32:
+def rotate_back_numpy(levels: Int16, blocks: Blocks, scales: Float64, key: Key) -> Float32:
     """Return scale W^T level for each block, joined: (p,); the slow twin of the compiled kernel."""
     rows = levels.reshape(blocks.count, blocks.size).astype(np.float32)
     for purpose in reversed(TURNS[: blocks.turns]):

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fedpaq.arrays import Float32, Float64
 from fedpaq.kernels import numba as compiled
-from fedpaq.quantizers.message import MAX_LEVELS, Float32, Float64
+from fedpaq.quantizers.message import MAX_LEVELS
 from fedpaq.quantizers.rotated.rotation import CELL
 
 Int16 = npt.NDArray[np.int16]

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedpaq.arrays import Float32, Float64
 from fedpaq.errors import NonFiniteUpdateError
 from fedpaq.kernels import numba as compiled
-from fedpaq.quantizers.message import Float32, Float64
 from fedpaq.quantizers.rotated.allocation import (
     SPARSE_RATE,
     Allocation,

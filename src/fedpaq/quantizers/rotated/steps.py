@@ -5,18 +5,14 @@ integers of weight 4 whose local mean is that of the last four. ``pass_steps`` r
 Twin: ``fedpaq.kernels.numba.steps``.
 """
 
-from __future__ import annotations
-
 import numpy as np
-import numpy.typing as npt
 
+from fedpaq.arrays import Int64
 from fedpaq.codec.adaptive_integers import RECIPROCALS, code_integer, prior_table
 from fedpaq.codec.frequencies import SIDE_WINDOW, unzigzag, zigzag
 from fedpaq.codec.range_coder import RangeDecoder, RangeEncoder
 from fedpaq.errors import WireFormatError
 from fedpaq.kernels import numba as compiled
-
-Int64 = npt.NDArray[np.int64]
 
 WEIGHT = 4
 BYTES_PER_STEP = 4  # room to start with; scales that jump need more

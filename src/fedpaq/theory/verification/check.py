@@ -7,12 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from fedpaq.arrays import AnyArray, Float64, Int64
 from fedpaq.config import require_int
 from fedpaq.theory.round_setting import RoundSetting
 
-Float64 = npt.NDArray[np.float64]
 MOST_SEEDS = 10**6
 Verdict = Literal["holds", "fails", "silent"]
 
@@ -58,7 +57,7 @@ class Slope:
     high: float
 
 
-def fit_slope(steps: npt.NDArray[Any], curves: Float64, *, resamples: int = 200) -> Slope:
+def fit_slope(steps: AnyArray, curves: Float64, *, resamples: int = 200) -> Slope:
     """Fit the mean of ``curves`` (runs, points) by c * steps^slope; the interval resamples the runs.
 
     >>> fit_slope(np.array([10, 100, 1000]), np.array([[5.0, 0.5, 0.05]])).value.__round__(6)
@@ -79,7 +78,7 @@ class Check:
     theorem: int
     problem: str
     setting: Mapping[str, Any]
-    steps: npt.NDArray[np.int64]  # (points,) local steps: k tau + 1, or T
+    steps: Int64  # (points,) local steps: k tau + 1, or T
     mean: Float64  # (points,)
     standard_error: Float64  # (points,)
     bounds: Sequence[BoundCurve]

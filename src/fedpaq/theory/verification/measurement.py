@@ -5,16 +5,14 @@ iterates of *all* n clients, most of which do no work in a round. Draws are stat
 that idle clients would have taken are computed from the same x_k without disturbing the run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from fedpaq.algorithm import sweep
+from fedpaq.arrays import Float32, Float64
 from fedpaq.clients import local_work
 from fedpaq.config import FedPAQConfig, require_int
 from fedpaq.errors import DivergedError
@@ -23,9 +21,6 @@ from fedpaq.quantizers import Quantizer
 from fedpaq.run.history import Record
 from fedpaq.run.recorder import Callback
 from fedpaq.theory.full_loss import FullLoss
-
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
 
 
 def with_seeds(config: FedPAQConfig, num_seeds: int) -> list[FedPAQConfig]:

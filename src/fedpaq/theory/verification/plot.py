@@ -1,7 +1,5 @@
 """The picture of a check: measured mean with its error band, under the bounds, on log-log axes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,13 +1,11 @@
 """Both theorems checked against runs: Theorem 1 over rounds, Theorem 2 over T."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, get_args
 
 import numpy as np
-import numpy.typing as npt
 
+from fedpaq.arrays import Float64
 from fedpaq.config import FedPAQConfig, require_int
 from fedpaq.errors import ConfigError
 from fedpaq.problems import Problem
@@ -15,7 +13,6 @@ from fedpaq.theory import Estimates, NonConvexBound, StronglyConvexBound, Varian
 from fedpaq.theory.verification.check import BoundCurve, Check, CheckSetting, fit_slope
 from fedpaq.theory.verification.measurement import mean_squared_gradients, squared_errors, with_seeds
 
-Float64 = npt.NDArray[np.float64]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 POINTS = 60  # of a curve that is kept
 
