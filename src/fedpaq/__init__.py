@@ -34,37 +34,22 @@ if TYPE_CHECKING:
     from fedpaq.randomness import Key
     from fedpaq.run.history import History, Record
 
-_HOME = {
-    "train": "algorithm",
-    "plan": "planner",
-    "sweep": "algorithm",
-    "FedPAQConfig": "config",
-    "CostModel": "cost_model",
-    "accumulate": "codec",
-    "decode": "codec",
-    "encode": "codec",
-    "encode_batch": "codec",
-    "message_bits": "codec",
-    "read_header": "codec",
-    "Changes": "downlink",
-    "Dense": "downlink",
-    "History": "run.history",
-    "Record": "run.history",
-    "Problem": "problems",
-    "Identity": "quantizers",
-    "LowPrecision": "quantizers",
-    "Rotated": "quantizers.rotated",
-    "Key": "randomness",
-    "CheckpointError": "errors",
-    "ConfigError": "errors",
-    "DatasetError": "errors",
-    "DivergedError": "errors",
-    "FedPAQError": "errors",
-    "LostRankError": "errors",
-    "MissingExtraError": "errors",
-    "NonFiniteUpdateError": "errors",
-    "WireFormatError": "errors",
+_NAMES = {
+    "algorithm": "sweep train",
+    "codec": "accumulate decode encode encode_batch message_bits read_header",
+    "config": "FedPAQConfig",
+    "cost_model": "CostModel",
+    "downlink": "Changes Dense",
+    "errors": "CheckpointError ConfigError DatasetError DivergedError FedPAQError LostRankError MissingExtraError "
+    "NonFiniteUpdateError WireFormatError",
+    "planner": "plan",
+    "problems": "Problem",
+    "quantizers": "Identity LowPrecision",
+    "quantizers.rotated": "Rotated",
+    "randomness": "Key",
+    "run.history": "History Record",
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 _PACKAGES = ("codec", "downlink", "problems", "quantizers")
 
 __all__ = [*sorted(_HOME), *_PACKAGES]

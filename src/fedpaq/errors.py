@@ -1,15 +1,5 @@
 """Everything fedpaq raises on purpose.
 
-FedPAQError
-├── ConfigError(ValueError)            a parameter, name or combination that cannot work
-├── WireFormatError(ValueError)        bytes that are not a valid payload
-├── NonFiniteUpdateError(ValueError)   a client's update holds NaN or infinity
-├── DivergedError(ArithmeticError)     training blew up: the loss is no longer finite
-├── MissingExtraError(ImportError)     an optional dependency is not installed
-├── DatasetError(OSError)              a dataset is missing, corrupt or of the wrong shape
-├── CheckpointError(OSError)           a checkpoint is corrupt, foreign or from the future
-└── LostRankError(ConnectionError)     a process of a run shared by several has gone
-
 Messages read ``name=value``, then what is wrong, then what is allowed.
 """
 

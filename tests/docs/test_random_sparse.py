@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import fedpaq
+from fedpaq.planner import SearchSpace
 from fedpaq.quantizers import QUANTIZERS, check_quantizer, parse, registry, text_of
 from repository import ROOT
 
@@ -79,6 +80,15 @@ def test_sweep_counts_its_real_bytes(registered, logistic, config):
     (history,) = fedpaq.sweep(logistic, [config], quantizer=RandomSparse(0.5))
     raw = fedpaq.train(logistic, config).final.payload_bytes
     assert history.quantizer == "random-sparse(0.5)" and 0.3 * raw < history.final.payload_bytes < 0.9 * raw
+
+
+def test_a_plan_prices_its_real_bytes(registered):
+    problem = fedpaq.problems.synthetic_logistic(num_clients=8, samples_per_client=20, dimension=60)
+    space = SearchSpace(local_steps=(2,), clients_per_round=(4,), quantizers=("random-sparse:0.5",), step_sizes=(1.0,))
+    cost = fedpaq.CostModel.from_ratio(100)
+    found = fedpaq.plan(problem, target_loss=0.6, cost_model=cost, batch_size=5, space=space, compare=False)
+    upload = found.pick.upload_bytes / (4 * found.pick.rounds)
+    assert found.quantizer == RandomSparse(0.5) and abs(upload - (4 * 30 + 16 + 8)) < 12  # half of 60 values
 
 
 def test_the_command_line_finds_it_by_name(installed, tmp_path):

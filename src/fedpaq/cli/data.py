@@ -35,16 +35,13 @@ def list_datasets(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     Example: fedpaq data list --json
     """
     from fedpaq.problems.datasets.catalogue import DATASETS
-    from fedpaq.problems.datasets.source import require_folder
     from fedpaq.problems.named import PROBLEMS
 
-    if data_dir is not None:
-        require_folder(data_dir)
-    datasets = [_found(dataset, data_dir) for dataset in DATASETS.values()]
+    datasets = [find(dataset, data_dir) for dataset in DATASETS.values()]
     problems = [{"name": name, "dataset": named.dataset, "summary": named.summary} for name, named in PROBLEMS.items()]
 
     def tables() -> Iterator[Any]:
-        rows = [[row["name"], format_bytes(row["download_bytes"]), row["licence"], _where(row)] for row in datasets]
+        rows = [[row["name"], format_bytes(row["download_bytes"]), row["licence"], where(row)] for row in datasets]
         yield table(["dataset", ">download", "licence", "found"], rows)
         yield from _folders(data_dir)
         rows = [[row["name"], row["dataset"] or "none needed", row["summary"]] for row in problems]
@@ -89,15 +86,12 @@ def check(
     Example: fedpaq data check mnist --data-dir DIR
     """
     from fedpaq.problems.datasets.catalogue import DATASETS, spec
-    from fedpaq.problems.datasets.source import require_folder
 
-    if data_dir is not None:
-        require_folder(data_dir)
     rows = [_checked(dataset, data_dir) for dataset in [spec(name) for name in names or DATASETS]]
     bad = [row for row in rows if row["status"] == "damaged" or (names and row["status"] == "not found")]
     headings = ("dataset", "status", ">train", ">test", "checksum", "found")
     keys = ("name", "status", "train", "test", "checksum")
-    cells = ([*(row[key] for key in keys), _where(row)] for row in rows)
+    cells = ([*(row[key] for key in keys), where(row)] for row in rows)
     show(rows, as_json, lambda: [table(headings, cells), *_folders(data_dir)])
     for row in bad if not as_json else ():
         typer.echo(f"{row['name']}: {row['error']}", err=True)
@@ -105,10 +99,12 @@ def check(
         raise typer.Exit(1)
 
 
-def _found(dataset: DatasetSpec, data_dir: Path | None) -> dict[str, Any]:
+def find(dataset: DatasetSpec, data_dir: Path | None) -> dict[str, Any]:
+    """Return what a dataset is and where it is, as plain values."""
     from fedpaq.problems.datasets.download import default_cache
-    from fedpaq.problems.datasets.source import locate
+    from fedpaq.problems.datasets.source import locate, require_folder
 
+    require_folder(data_dir)
     try:
         place = _place(locate(dataset, data_dir=data_dir, cache_dir=default_cache()))
     except DatasetError:  # some files are missing; `check` says which
@@ -126,8 +122,9 @@ def _found(dataset: DatasetSpec, data_dir: Path | None) -> dict[str, Any]:
 
 def _checked(dataset: DatasetSpec, data_dir: Path | None) -> dict[str, Any]:
     from fedpaq.problems.datasets.download import default_cache
-    from fedpaq.problems.datasets.source import cache_is_intact, locate, read
+    from fedpaq.problems.datasets.source import cache_is_intact, locate, read, require_folder
 
+    require_folder(data_dir)
     row: dict[str, Any] = {"name": dataset.name, "status": "not found", **_place(None)}
     row |= {"train": None, "test": None, "checksum": None, "error": None}
     try:
@@ -159,7 +156,8 @@ def _place(source: Source | None) -> dict[str, str | None]:
     return {"place": source.place, "format": source.format, "path": str(source.path)}
 
 
-def _where(row: dict[str, Any]) -> str:
+def where(row: dict[str, Any]) -> str:
+    """Say where a dataset was found."""
     if row["path"] is None:
         return row["place"] or "not found"
     return f"{row['place']}: {Path(row['path']).name}"

@@ -7,9 +7,9 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from fedpaq.cli.data import find, where
 from fedpaq.cli.options import AsJson, DataDir
 from fedpaq.cli.printing import grouped, show
-from fedpaq.errors import DatasetError
 
 PACKAGES = ("fedpaq", "numpy", "torch", "numba", "scipy", "matplotlib", "plotly", "flwr", "triton")
 
@@ -67,17 +67,6 @@ def _kernels() -> dict[str, str]:
 
 def _data(data_dir: Path | None) -> dict[str, str]:
     from fedpaq.problems.datasets.catalogue import DATASETS
-    from fedpaq.problems.datasets.download import default_cache
-    from fedpaq.problems.datasets.source import locate, require_folder
 
-    if data_dir is not None:
-        require_folder(data_dir)
-    found = {"mnist-0-8": "bundled"}
-    for name, dataset in DATASETS.items():
-        try:
-            source = locate(dataset, data_dir=data_dir, cache_dir=default_cache())
-        except DatasetError:  # some files are missing
-            found[name] = "incomplete; see `fedpaq data check`"
-        else:
-            found[name] = "not found; see `fedpaq data`" if source is None else source.path.name
-    return found
+    rows = (find(dataset, data_dir) for dataset in DATASETS.values())
+    return {"mnist-0-8": "bundled", **{row["name"]: where(row) for row in rows}}

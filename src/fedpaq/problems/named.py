@@ -97,24 +97,19 @@ class DenseClassifier:
         )
 
 
-def _synthetic_quadratic(request: LoadRequest) -> Problem:
-    _require_iid(request)
-    return synthetic_quadratic(
-        num_clients=request.num_clients,
-        seed=request.seed,
-        samples_per_client=10 if request.samples_per_client is None else request.samples_per_client,
-        regularization=request.regularization or 0.0,
-    )
+@dataclass(frozen=True)
+class Synthetic:
+    """Builds a synthetic problem, whose clients are alike; it has defaults of its own."""
 
+    make: Callable[..., Problem]
 
-def _synthetic_logistic(request: LoadRequest) -> Problem:
-    _require_iid(request)
-    return synthetic_logistic(
-        num_clients=request.num_clients,
-        seed=request.seed,
-        samples_per_client=1 if request.samples_per_client is None else request.samples_per_client,
-        regularization=request.regularization,
-    )
+    def __call__(self, request: LoadRequest) -> Problem:
+        """Build the problem."""
+        if request.partition != "iid":
+            raise ConfigError(f"partition={request.partition!r} is not offered by {request.name}; choose 'iid'")
+        given = {"samples_per_client": request.samples_per_client, "regularization": request.regularization}
+        chosen = {name: value for name, value in given.items() if value is not None}
+        return self.make(num_clients=request.num_clients, seed=request.seed, **chosen)
 
 
 @dataclass(frozen=True)
@@ -155,10 +150,10 @@ PROBLEMS = {
         DenseClassifier("cifar100", (100,)), "cifar100", 0.05, "dense network 3072-100-100 on CIFAR-100, p = 317,400"
     ),
     "synthetic-quadratic": ProblemEntry(
-        _synthetic_quadratic, None, 0.05, "strongly convex quadratic with L, mu, sigma and optimum known, p = 20"
+        Synthetic(synthetic_quadratic), None, 0.05, "strongly convex quadratic: L, mu, sigma and optimum known, p = 20"
     ),
     "synthetic-logistic": ProblemEntry(
-        _synthetic_logistic, None, 0.5, "small logistic regression for up to millions of clients, p = 10"
+        Synthetic(synthetic_logistic), None, 0.5, "small logistic regression for up to millions of clients, p = 10"
     ),
 }
 
@@ -253,8 +248,3 @@ def _standardised(images: UInt8, spec: DatasetSpec) -> Float32:
     channels -= mean
     channels /= np.array(spec.deviation, np.float32) * np.float32(255)
     return channels.reshape(len(images), -1)
-
-
-def _require_iid(request: LoadRequest) -> None:
-    if request.partition != "iid":
-        raise ConfigError(f"partition={request.partition!r} is not offered by {request.name}; choose 'iid'")

@@ -90,12 +90,7 @@ def iid(num_samples: int, num_clients: int, *, seed: int = 0, samples_per_client
         sizes = np.full(num_clients, num_samples // num_clients, np.int64)
         sizes[: num_samples % num_clients] += 1
     else:
-        require_int("samples_per_client", samples_per_client, 1)
-        if samples_per_client * num_clients > num_samples:
-            raise ConfigError(
-                f"samples_per_client={samples_per_client} times num_clients={num_clients} exceeds the "
-                f"{num_samples} samples; choose at most {num_samples // num_clients}"
-            )
+        _require_enough(num_samples, num_clients, samples_per_client=samples_per_client)
         sizes = np.full(num_clients, samples_per_client, np.int64)
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     order = permutation(Purpose.PARTITION, Key(seed=seed), num_samples)
@@ -136,15 +131,10 @@ def by_label(targets: Any, num_clients: int, *, labels_per_client: int = 2, seed
     >>> by_label([0, 0, 1, 1, 2, 2], 3, labels_per_client=1).sizes().tolist()
     [2, 2, 2]
     """
-    require_int("labels_per_client", labels_per_client, 1)
     labels = _labels(targets)
     _require_enough(labels.size, num_clients)
+    _require_enough(labels.size, num_clients, labels_per_client=labels_per_client)
     shards = num_clients * labels_per_client
-    if shards > labels.size:
-        raise ConfigError(
-            f"labels_per_client={labels_per_client} times num_clients={num_clients} exceeds the "
-            f"{labels.size} samples; choose at most {labels.size // num_clients}"
-        )
     shuffled = permutation(Purpose.PARTITION, Key(seed=seed), labels.size)
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
     dealt = permutation(Purpose.PARTITION, Key(seed=seed, round=1), shards)
@@ -170,7 +160,15 @@ def _labels(targets: Any) -> AnyArray:
     return labels
 
 
-def _require_enough(num_samples: int, num_clients: int) -> None:
+def _require_enough(num_samples: int, num_clients: int, **per_client: int) -> None:
+    """Raise ConfigError unless every client can have a sample, or as many as the named setting wants."""
+    for name, wanted in per_client.items():
+        require_int(name, wanted, 1)
+        if wanted * num_clients > num_samples:
+            raise ConfigError(
+                f"{name}={wanted} times num_clients={num_clients} exceeds the {num_samples} samples; "
+                f"choose at most {num_samples // num_clients}"
+            )
     require_int("num_clients", num_clients, 1, 2**32)
     if num_samples < num_clients:
         raise ConfigError(

@@ -12,9 +12,9 @@ round was cut into parts. The robust two keep all r messages of a round in memor
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -56,12 +56,9 @@ class Aggregation(Protocol):
 class Mean:
     """The paper's uniform mean over what arrived."""
 
-    @property
-    def name(self) -> str:
-        """Label for history and tables."""
-        return "mean"
+    name: ClassVar[str] = "mean"
 
-    def start(self, runs: int, dimension: int) -> RoundAccumulator:
+    def start(self, runs: int, dimension: int) -> MeanAccumulator:
         """Return an empty round."""
         return MeanAccumulator(runs, dimension)
 
@@ -70,10 +67,7 @@ class Mean:
 class WeightedMean:
     """FedAvg's mean: each client counts as often as it has examples; Flower clients say how many they have."""
 
-    @property
-    def name(self) -> str:
-        """Label for history and tables."""
-        return "mean weighted by examples"
+    name: ClassVar[str] = "mean weighted by examples"
 
     def start(self, runs: int, dimension: int) -> MeanAccumulator:
         """Return an empty round."""
@@ -173,7 +167,7 @@ def find_aggregation(name: str) -> Aggregation:
 class StoredMessages:
     """Keeps the messages of each run until the round is complete."""
 
-    def __init__(self, runs: int, dimension: int, combine: _Combine) -> None:
+    def __init__(self, runs: int, dimension: int, combine: Callable[[Sequence[Message], Float64], Float64]) -> None:
         self._messages: list[list[Message]] = [[] for _ in range(runs)]
         self._dimension, self._combine = dimension, combine
 
@@ -185,12 +179,7 @@ class StoredMessages:
         self._messages[run].append(codec.decode(payload, dimension=self._dimension, key=key))
 
     def mean(self) -> Float64:
-        rows = [self._combine(messages, np.zeros(self._dimension)) for messages in self._messages]
-        return np.stack(rows)
-
-
-class _Combine(Protocol):
-    def __call__(self, messages: Sequence[Message], total: Float64) -> Float64: ...
+        return np.stack([self._combine(messages, np.zeros(self._dimension)) for messages in self._messages])
 
 
 def norm_of(message: Message) -> float:

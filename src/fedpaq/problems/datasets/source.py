@@ -50,8 +50,8 @@ class Dataset:
 
 def locate(dataset: DatasetSpec, *, data_dir: Path | None, cache_dir: Path) -> Source | None:
     """Return the first place that has the dataset, without reading it; None if no place has."""
+    require_folder(data_dir)
     if data_dir is not None:
-        require_folder(data_dir)
         for format in ("npz", dataset.format):
             path = FORMATS[format].locate(dataset, data_dir)
             if path is not None:
@@ -67,9 +67,9 @@ def locate(dataset: DatasetSpec, *, data_dir: Path | None, cache_dir: Path) -> S
     return None
 
 
-def require_folder(data_dir: Path) -> None:
-    """Raise DatasetError unless ``data_dir`` is a folder: a mistyped one is not skipped."""
-    if not data_dir.is_dir():
+def require_folder(data_dir: Path | None) -> None:
+    """Raise DatasetError unless ``data_dir``, if given, is a folder: a mistyped one is not skipped."""
+    if data_dir is not None and not data_dir.is_dir():
         raise DatasetError(f"data_dir={str(data_dir)!r} is not a folder; choose one that exists")
 
 
