@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from flwr.app import MetricRecord
+from flwr.app import RecordDict
 
 from fedpaq import DivergedError, Key, WireFormatError, codec
 from fedpaq.flower.layout import Layout
@@ -25,7 +25,7 @@ def uploads(count=4, size=SIZE, levels=3, exact=b""):
             Key(seed=0, client=client),
             payload(update(client, size), levels, client=client),
             exact,
-            MetricRecord(),
+            RecordDict(),
         )
         for client in range(count)
     ]
@@ -47,7 +47,7 @@ def test_the_model_moves_by_the_mean_of_what_the_payloads_decode_to(levels):
 
 
 def test_a_robust_aggregation_of_equals_is_the_plain_mean():
-    items = [Upload(client, Key(seed=0, client=client), payload(update(5)), b"", MetricRecord()) for client in range(3)]
+    items = [Upload(client, Key(seed=0, client=client), payload(update(5)), b"", RecordDict()) for client in range(3)]
     plain, robust = RoundMean(LAYOUT), RoundMean(LAYOUT, ClippedMean(max_norm=1e9))
     for item in items:
         plain.add(item)
@@ -63,7 +63,7 @@ def test_a_payload_that_does_not_decode_leaves_the_mean_as_it_was(aggregation):
     before = mean.apply(np.zeros(SIZE, np.float32))[0]
     for cut in (other.payload[:-1], other.payload + b"\0", payload(update(0, SIZE + 1))):
         with pytest.raises(WireFormatError):
-            mean.add(Upload(1, Key(seed=0, client=1), cut, b"", MetricRecord()))
+            mean.add(Upload(1, Key(seed=0, client=1), cut, b"", RecordDict()))
     assert mean.weight == 1
     np.testing.assert_array_equal(mean.apply(np.zeros(SIZE, np.float32))[0], before)
 
@@ -81,7 +81,7 @@ def test_exact_floats_are_averaged_and_integers_are_the_first_s():
                 Key(seed=0, client=client),
                 payload(np.zeros(3, np.float32)),
                 exact_bytes(means, number),
-                MetricRecord(),
+                RecordDict(),
             )
         )
     _, exact = mean.apply(np.zeros(3, np.float32))
@@ -90,6 +90,6 @@ def test_exact_floats_are_averaged_and_integers_are_the_first_s():
 
 def test_a_step_beyond_float32_is_an_error_that_says_what_to_do():
     mean = RoundMean(Layout.of(record(w=np.zeros(2, np.float32))))
-    mean.add(Upload(0, Key(seed=0, client=0), codec.encode(RawMessage(np.float32([3e38, 0]))), b"", MetricRecord()))
+    mean.add(Upload(0, Key(seed=0, client=0), codec.encode(RawMessage(np.float32([3e38, 0]))), b"", RecordDict()))
     with pytest.raises(DivergedError, match="lower the step size of the clients, or set max_update_norm"):
         mean.apply(np.float32([3e38, 0]))

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from flwr.app import MetricRecord
+from flwr.app import MetricRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,6 +47,10 @@ def test_modelled_time_is_the_uploads_plus_the_slowest_client():
     assert Pricing(model, 10, seed=4).seconds(closed, SIZE) == pytest.approx(bits / 100.0 + slowest)
 
 
+def means_of(reports, weighted_by):
+    return dict(mean_metrics([RecordDict({"metrics": report}) for report in reports], weighted_by))
+
+
 weighted = st.lists(st.tuples(st.floats(-100, 100), st.integers(1, 50)), min_size=1, max_size=6)
 
 
@@ -55,7 +59,7 @@ weighted = st.lists(st.tuples(st.floats(-100, 100), st.integers(1, 50)), min_siz
 def test_a_mean_metric_is_that_of_the_examples_one_by_one(pairs):
     reports = [MetricRecord({"loss": loss, "n": count}) for loss, count in pairs]
     examples = [loss for loss, count in pairs for _ in range(count)]
-    assert mean_metrics(reports, "n") == {"loss": pytest.approx(np.mean(examples), abs=1e-9)}
+    assert means_of(reports, "n") == {"loss": pytest.approx(np.mean(examples), abs=1e-9)}
 
 
 @pytest.mark.parametrize("weights", [(0, 0), (-1, -2), (math.nan, math.inf), (None, None), ([1], [2])])
@@ -64,7 +68,7 @@ def test_without_a_usable_weight_all_count_alike(weights):
         MetricRecord({"loss": loss} | ({} if weight is None else {"n": weight}))
         for loss, weight in zip((1.0, 2.0), weights, strict=True)
     ]
-    assert mean_metrics(reports, "n") == {"loss": 1.5}
+    assert means_of(reports, "n") == {"loss": 1.5}
 
 
 def test_only_metrics_that_all_report_in_one_shape_are_averaged():
@@ -72,13 +76,13 @@ def test_only_metrics_that_all_report_in_one_shape_are_averaged():
         MetricRecord({"loss": 1.0, "mine": 5, "list": [1.0, 2.0], "ragged": [1], "n": 1}),
         MetricRecord({"loss": 3.0, "list": [3.0, 6.0], "ragged": [1, 2], "n": 3}),
     ]
-    assert mean_metrics(reports, "n") == {"loss": 2.5, "list": [2.5, 5.0]}
-    assert mean_metrics([], "n") == {}
+    assert means_of(reports, "n") == {"loss": 2.5, "list": [2.5, 5.0]}
+    assert means_of([], "n") == {}
 
 
 def test_a_client_with_no_weight_beside_weighted_ones_does_not_count():
     reports = [MetricRecord({"loss": 1.0, "n": 2}), MetricRecord({"loss": 9.0, "n": -4})]
-    assert mean_metrics(reports, "n") == {"loss": 1.0}
+    assert means_of(reports, "n") == {"loss": 1.0}
 
 
 def test_times_smaller_counts_the_exact_arrays_on_both_sides():

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import fixedclipping_mod
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedProx
 
 import fedpaq
 from fedpaq import ConfigError, codec
@@ -118,23 +120,37 @@ def test_evaluate_messages_pass_untouched():
 def test_the_mod_without_the_strategy_says_what_is_missing():
     app = drifting_app(quantize_mod(levels=1))
     message = Message(RecordDict({"arrays": record(w=np.ones(3, np.float32))}), 1, "train")
-    with pytest.raises(ConfigError, match=r"strategy is not FedPAQ; write strategy = fedpaq\.flower\.FedPAQ"):
-        app(message, context())
+    reply = app(message, context())
+    with pytest.raises(TypeError, match=r"strategy is not FedPAQ; write strategy = fedpaq\.flower\.FedPAQ"):
+        reply.content["arrays"]["model"].numpy()
 
 
 def test_the_strategy_without_the_mod_says_what_is_missing():
     strategy = FedPAQ(clients_per_round=2)
-    with pytest.raises(ConfigError, match=r"ClientApp\(mods=\[fedpaq\.flower\.quantize_mod\(levels=1\)\]\)"):
+    with pytest.raises(ConfigError, match=r"ClientApp\(mods=\[fedpaq\.flower\.quantize_mod\(\)\]\)"):
         strategy.start(InProcessGrid(drifting_app(), 3), record(w=np.zeros(3, np.float32)))
 
 
-def test_flower_s_fedavg_logs_what_the_mod_misses(caplog):
-    from flwr.serverapp.strategy import FedAvg
+@pytest.mark.parametrize("strategy", [FedAvg, FedAdam, FedMedian, FedProx])
+def test_a_run_without_the_strategy_fails_and_says_what_is_missing(strategy):
+    settings = {"proximal_mu": 0.1} if strategy is FedProx else {}
+    grid = InProcessGrid(drifting_app(quantize_mod()), 2)
+    with pytest.raises(TypeError, match="the ServerApp's strategy is not FedPAQ"):
+        strategy(fraction_evaluate=0.0, **settings).start(grid, record(w=np.zeros(3, np.float32)), num_rounds=1)
 
-    grid = InProcessGrid(drifting_app(quantize_mod(levels=1)), 2)
-    with caplog.at_level("INFO", logger="flwr"):
-        FedAvg(fraction_evaluate=0.0).start(grid, record(w=np.zeros(3, np.float32)), num_rounds=1)
-    assert "strategy is not FedPAQ" in caplog.text
+
+@pytest.mark.parametrize("between", [[], [fixedclipping_mod]])
+def test_the_mod_installed_twice_is_named_before_any_work(between):
+    grid = InProcessGrid(drifting_app(quantize_mod(), *between, quantize_mod()), 2)
+    with pytest.raises(ConfigError, match="quantize_mod is in the list of mods twice") as refused:
+        FedPAQ(clients_per_round=2).start(grid, record(w=np.zeros(3, np.float32)))
+    assert "missing" not in str(refused.value)
+    assert all("arrays" not in message.content for message in grid.sent)
+
+
+def test_the_default_keeps_half_a_bit_per_parameter():
+    reply = drifting_app(quantize_mod())(train_message(record(w=np.zeros(10_000, np.float32))), context())
+    assert fedpaq.Rotated(bits=0.5).accepts(codec.read_header(payload_of(reply)))
 
 
 def test_another_version_of_the_protocol_is_named():
@@ -174,10 +190,10 @@ def test_a_diverged_client_fails_by_name():
 
 
 def test_the_mod_is_made_by_a_call_with_named_settings():
-    with pytest.raises(ConfigError, match=r"write mods=\[quantize_mod\(levels=1\)\]"):
+    with pytest.raises(ConfigError, match=r"write mods=\[quantize_mod\(quantizer="):
         quantize_mod(1)
     app = drifting_app(quantize_mod)  # forgotten parentheses
-    with pytest.raises(ConfigError, match=r"write mods=\[quantize_mod\(levels=1\)\]"):
+    with pytest.raises(ConfigError, match=r"write mods=\[quantize_mod\(quantizer="):
         app(train_message(record(w=np.zeros(3, np.float32))), context())
 
 

@@ -33,7 +33,7 @@ def test_a_good_reply_is_read_as_it_was_sent():
     data = payload(update())
     upload = Rules(LAYOUT).read(7, reply_to(question(), data, metrics=[{"loss": 1.0}, {"loss": 2.0}]))
     assert (upload.client, upload.payload, upload.exact) == (7, data, b"")
-    assert dict(upload.metrics) == {"loss": 1.0}  # the first record
+    assert [record["loss"] for record in upload.content.metric_records.values()] == [1.0, 2.0]
 
 
 def test_a_failed_client_is_told_in_its_own_words():

@@ -7,9 +7,11 @@ import logging
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, MetricRecord
-from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
+from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
     DifferentialPrivacyServerSideFixedClipping,
     Strategy,
 )
@@ -136,8 +138,38 @@ def test_local_noise_is_added_before_quantizing():
 @pytest.mark.parametrize("mod", [fixedclipping_mod, LocalDpMod(1.0, 1.0, 1.0, 0.1)])
 def test_the_wrong_order_of_mods_is_named(mod):
     grid = InProcessGrid(drifting_app(mod, quantize_mod(levels=1)), 2)
-    with pytest.raises(ConfigError, match="or not the first of the mods"):
+    with pytest.raises(ConfigError, match="this mod comes before quantize_mod, which must be the first") as refused:
         FedPAQ(clients_per_round=2).start(grid, vector(), num_rounds=1)
+    assert getattr(mod, "__name__", "LocalDpMod") in str(refused.value)
+    assert "missing" not in str(refused.value)
+
+
+def test_adaptive_clipping_works_and_its_norm_moves():
+    grid = InProcessGrid(drifting_app(quantize_mod(levels=None), adaptiveclipping_mod), 2)
+    strategy = FedPAQ(clients_per_round=2, fraction_evaluate=0.0)
+    wrapper = DifferentialPrivacyClientSideAdaptiveClipping(
+        strategy, noise_multiplier=0.01, num_sampled_clients=2, initial_clipping_norm=0.5
+    )
+    result = wrapper.start(grid, record(w=np.zeros(400, np.float32)), num_rounds=2)
+    moved = np.linalg.norm(result.arrays["w"].numpy())
+    assert 0.5 < moved < 1.5  # clipped in both rounds: without, 6.0; the noise adds about 0.1
+    assert wrapper.clipping_norm != 0.5
+
+
+def test_server_side_adaptive_clipping_is_refused_before_any_work():
+    grid = quantizing(2)
+    wrapper = DifferentialPrivacyServerSideAdaptiveClipping(FedPAQ(clients_per_round=2), 0.01, 2)
+    with pytest.raises(ConfigError, match="server-side clipping cannot read"):
+        wrapper.start(grid, vector(), num_rounds=1)
+    assert grid.sent == []
+
+
+@pytest.mark.parametrize("settings", [{"save": "model.npz"}, {"log": "rows.csv"}])
+def test_what_only_fedpaq_s_own_loop_can_do_is_refused_in_another(settings, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    wrapper = clipped(FedPAQ(clients_per_round=2, **settings), 1.0)
+    with pytest.raises(ConfigError, match="works with FedPAQ's own start only"):
+        wrapper.start(quantizing(2), vector(), num_rounds=1)
 
 
 def test_server_side_clipping_is_refused_before_any_work():

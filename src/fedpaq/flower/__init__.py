@@ -2,7 +2,9 @@
 
     mod.py       client: replaces the trained model in a reply by the payload of Q(x_local - x_received)
     strategy.py  server: draws the clients, sends the model, takes the mean of the payloads
+    settings.py  server: its settings, checked; what replaces FedAvg's arguments
     loop.py      server: the rounds of a run, saved, evaluated and resumed
+    report.py    server: what the operator sees: a line per round, a table, rows for trackers
     state.py     server: the run between two rounds
     roster.py    server: which client runs on which Flower node
     exchange.py  server: sends messages, and gathers replies until a deadline
@@ -10,6 +12,7 @@
     replies.py   server: checks everything in a reply before it is used
     mean.py      server: the mean of the uploads that count
     metrics.py   server: what clients reported, and what a round cost
+    model_file.py  server: the final model as a file
     wrappers.py  server: which of Flower's wrappers cannot drive the strategy
     layout.py    both: which arrays of a model form the flat vector
     protocol.py  both: names of records and keys on the wire

@@ -6,6 +6,7 @@ that round again, from the same model and with the same configs.
 
 import logging
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ class Loop:
     seconds: float
     evaluate_fn: EvaluateFn | None
     checkpoint: str | os.PathLike[str] | None
+    round_done: Callable[[State], None]  # called when the last round is trained and evaluated
 
     def run(self, num_rounds: int) -> None:
         """Go on until ``num_rounds`` are done and evaluated."""
@@ -37,20 +39,24 @@ class Loop:
         if not state.rounds_done and self.evaluate_fn:
             state.note("server", 0, self.evaluate_fn(0, state.record()))
         if state.evaluated < state.rounds_done:
-            self._evaluate()
+            self._finish()
         for at in range(state.rounds_done + 1, num_rounds + 1):
             log.info("[ROUND %d/%d]", at, num_rounds)
             self._train(at)
             self._save()
-            self._evaluate()
+            self._finish()
         self._save()
 
     def _train(self, at: int) -> None:
-        state, before = self.state, self.state.record()
+        begun, state, before = time.monotonic(), self.state, self.state.record()
         messages = list(self.strategy.configure_train(at, before, state.configs["train_config"], self.grid))
         arrays, metrics = self.strategy.aggregate_train(at, ask(self.grid, messages, self.seconds))
         state.adopt(before if arrays is None else arrays)
-        state.report(metrics)
+        state.report(metrics, time.monotonic() - begun)
+
+    def _finish(self) -> None:
+        self._evaluate()
+        self.round_done(self.state)
 
     def _evaluate(self) -> None:
         """Evaluate the last round, on clients and on the server."""

@@ -3,12 +3,12 @@
 Metrics are weighted, by default by examples. The model's mean is not: see mean.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from flwr.app import MetricRecord
+from flwr.app import MetricRecord, RecordDict
 
 from fedpaq.cost_model import CostModel
 from fedpaq.flower.replies import usable_weight
@@ -17,17 +17,19 @@ from fedpaq.flower.rounds import ClosedRound, RoundRecord
 Metrics = dict[str, Any]  # numbers and lists of numbers
 
 
-def mean_metrics(reports: Sequence[MetricRecord], weighted_by: str) -> Metrics:
+def mean_metrics(replies: Sequence[RecordDict], weighted_by: str) -> MetricRecord:
     """Return the mean of every metric that all clients report, weighted as Flower's FedAvg does.
 
     Where no client gives a usable weight, all have the same. A list whose length differs between
     clients is left out.
 
-    >>> mean_metrics([MetricRecord({"loss": 1.0, "n": 1}), MetricRecord({"loss": 3.0, "n": 3})], "n")
+    >>> replies = [RecordDict({"m": MetricRecord({"loss": loss, "n": loss})}) for loss in (1, 3)]
+    >>> mean_metrics(replies, "n")
     {'loss': 2.5}
     """
+    reports = [record for reply in replies for record in list(reply.metric_records.values())[:1]]
     if not reports:
-        return {}
+        return MetricRecord()
     weights = np.array([usable_weight(report.get(weighted_by)) for report in reports])
     weights = weights / weights.sum() if weights.sum() > 0 else np.full(len(reports), 1 / len(reports))
     means: Metrics = {}
@@ -37,7 +39,7 @@ def mean_metrics(reports: Sequence[MetricRecord], weighted_by: str) -> Metrics:
             if all(value.shape == values[0].shape for value in values):
                 mean = (weights @ np.stack(values)).tolist()
                 means[name] = mean if isinstance(reports[0][name], list) else mean[0]
-    return means
+    return MetricRecord(means)
 
 
 @dataclass(frozen=True)
@@ -59,16 +61,18 @@ class Pricing:
         return seconds
 
 
-def record_of(closed: ClosedRound, dimension: int, weighted_by: str, pricing: Pricing | None) -> RoundRecord:
-    """Return what is kept of a round."""
-    reported = mean_metrics([upload.metrics for upload in closed.counted], weighted_by)
+def record_of(closed: ClosedRound, dimension: int, reported: Mapping[str, Any], pricing: Pricing | None) -> RoundRecord:
+    """Return what is kept of a round; ``reported`` is what its clients measured."""
     return RoundRecord(
         server_round=closed.server_round,
         asked=closed.asked,
         counted=[upload.client for upload in closed.counted],
         rejected=closed.rejected,
         late=closed.late,
-        metrics=reported | round_metrics(closed, dimension, pricing),
+        metrics=dict(reported) | round_metrics(closed, dimension, pricing),
+        payload_bytes=sum(len(upload.payload) for upload in closed.counted),
+        exact_bytes=sum(len(upload.exact) for upload in closed.counted),
+        download_bytes=closed.download_bytes,
     )
 
 
@@ -88,6 +92,7 @@ def round_metrics(closed: ClosedRound, dimension: int, pricing: Pricing | None) 
         "fedpaq-payload-bytes": payload,
         "fedpaq-exact-bytes": exact,
         "fedpaq-float32-bytes": raw,
+        "fedpaq-download-bytes": closed.download_bytes,
         "fedpaq-times-smaller": (raw + exact) / (payload + exact) if payload else 0.0,
     }
     if pricing is not None:

@@ -1,6 +1,6 @@
 """The client's half: one line in a Flower ClientApp.
 
-    app = ClientApp(mods=[quantize_mod(levels=1)])
+    app = ClientApp(mods=[quantize_mod()])
 
 A train message arrives with the model x_k as one packed array. The mod hands the app the model as
 Flower would, lets it train, and replaces the trained model in the reply by the payload of
@@ -10,11 +10,13 @@ the one the simulator would make. No torch here: every message may start a new p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import logging
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 
 from fedpaq import codec
 from fedpaq.errors import ConfigError
@@ -23,15 +25,17 @@ from fedpaq.flower.layout import Layout, as_record
 from fedpaq.quantizers import Identity, LowPrecision, Quantizer, as_quantizer
 from fedpaq.randomness import Key
 
+log = logging.getLogger("flwr")
 App = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, App], Message]
 
-DEFAULT = "low-precision:1"
+DEFAULT = "rotated:0.5"
 UNSET = object()  # None means: not quantized
 NO_STRATEGY = (
-    "the server's train message has no 'fedpaq' record: quantize_mod is installed in the ClientApp, but the "
-    "ServerApp's strategy is not FedPAQ; write strategy = fedpaq.flower.FedPAQ(clients_per_round=...)"
+    "quantize_mod is installed in the ClientApp, but the ServerApp's strategy is not FedPAQ; "
+    "write strategy = fedpaq.flower.FedPAQ(clients_per_round=...)"
 )
+TWICE = "quantize_mod is in the list of mods twice, but an update is quantized once; remove one of the two"
 
 
 def quantize_mod(
@@ -41,13 +45,14 @@ def quantize_mod(
 
     ``quantizer`` is any quantizer or its text, such as ``"rotated:0.03"``. ``levels`` [s] and ``bucket_size``
     are short for ``LowPrecision``; ``levels=None`` sends the update as float32. Without any of them the run
-    config says it (``quantizer = "rotated:0.03"``), and where it does not, ``LowPrecision(levels=1)`` is
-    used. Works for any app whose train reply holds one ArrayRecord.
+    config says it (``quantizer = "rotated:0.03"``), and where it does not, half a bit per parameter is spent
+    (``"rotated:0.5"``), which keeps the accuracy: see the table in docs/flower.md. Works for any app whose
+    train reply holds one ArrayRecord.
 
-    >>> app = ClientApp(mods=[quantize_mod(levels=1)])  # doctest: +SKIP
+    >>> app = ClientApp(mods=[quantize_mod()])  # doctest: +SKIP
     """
     if misplaced:
-        raise ConfigError("quantize_mod takes named settings only; write mods=[quantize_mod(levels=1)]")
+        raise ConfigError("quantize_mod takes named settings only; write mods=[quantize_mod(quantizer=...)]")
     by_levels = levels is not UNSET or bucket_size is not None
     if quantizer is not None and by_levels:
         raise ConfigError("quantize_mod got quantizer= and levels= or bucket_size=; give one of the two")
@@ -58,9 +63,13 @@ def quantize_mod(
     def mod(message: Message, context: Context, call_next: App) -> Message:
         if message.metadata.message_type.split(".")[0] != "train":
             return call_next(message, context)
+        if protocol.RECORD not in message.content:
+            return _refusal(message, NO_STRATEGY)
         asked = protocol.read_record(message.content, NO_STRATEGY)
         chosen = fixed or as_quantizer(str(context.run_config.get("quantizer", DEFAULT)))
         if asked["asked"] == protocol.WHO:
+            if any(getattr(each, "quantizes", False) for each in _mods_after(call_next)):
+                raise ConfigError(TWICE)
             _warm_up(chosen)
             who = protocol.answer(client=client_of(context))
             return Message(RecordDict({protocol.RECORD: who}), reply_to=message)
@@ -72,7 +81,29 @@ def quantize_mod(
             _replace_model(reply, layout, received, chosen, key)
         return reply
 
+    mod.quantizes = True  # type: ignore[attr-defined]
     return mod
+
+
+def _mods_after(call_next: App) -> Iterator[Any]:
+    """Yield the mods that Flower calls after this one: it chains them as closures."""
+    while getattr(call_next, "__closure__", None):
+        inside = inspect.getclosurevars(call_next).nonlocals  # type: ignore[arg-type]
+        if "_mod" not in inside:
+            return
+        yield inside["_mod"]
+        call_next = inside["_ffn"]
+
+
+def _refusal(message: Message, reason: str) -> Message:
+    """Return a reply on which a strategy that averages models fails, with the reason.
+
+    An error reply would only be logged: FedAvg then goes on, round after round, with the model it has.
+    """
+    log.error("%s", reason)
+    array = Array(dtype="float32", shape=(0,), stype=f"fedpaq ({reason})", data=b"")
+    content = RecordDict({"arrays": ArrayRecord({"model": array}), "metrics": MetricRecord({"num-examples": 1})})
+    return Message(content, reply_to=message)
 
 
 def client_of(context: Context) -> int:

@@ -31,7 +31,7 @@ class Upload:
     key: Key
     payload: bytes
     exact: bytes
-    metrics: MetricRecord
+    content: RecordDict  # the reply as it came, for functions that make metrics of it
     weight: float = 1.0  # how often it counts in the mean
 
 
@@ -55,17 +55,17 @@ class Rules:
             record = protocol.read_record(content, "the reply has no 'fedpaq' record")
         except ConfigError as error:
             raise WireFormatError(str(error)) from error
-        metrics = next(iter(content.metric_records.values()), MetricRecord())
         key = Key(seed=self.seed, round=self.round, client=client)
         upload = Upload(
-            client, key, _payload(content), self._exact(record.get("exact")), metrics, self._weight(metrics)
+            client, key, _payload(content), self._exact(record.get("exact")), content, self._weight(content)
         )
         self._check(upload)
         return upload
 
-    def _weight(self, metrics: MetricRecord) -> float:
+    def _weight(self, content: RecordDict) -> float:
         if self.weighted_by is None:
             return 1.0
+        metrics = next(iter(content.metric_records.values()), MetricRecord())
         weight = usable_weight(metrics.get(self.weighted_by))
         if not weight:
             raise WireFormatError(

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Mapping
 
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedpaq.errors import ConfigError
@@ -18,11 +18,16 @@ from fedpaq.randomness import Key, sample_without_replacement
 
 log = logging.getLogger("flwr")
 NODE_UNAVAILABLE = 5  # Flower's error code for a node that went offline before it replied
+MOD_FAILED = 6  # and for a mod that did not find what it expects
 SAY_EVERY = 10.0  # seconds between two log lines while waiting for clients
 
 NO_MOD = (
-    "is quantize_mod missing, or not the first of the mods? The strategy is FedPAQ, so the ClientApp must be "
-    "ClientApp(mods=[fedpaq.flower.quantize_mod(levels=1)]), with other mods after it"
+    "is quantize_mod missing? The strategy is FedPAQ, so the ClientApp must be "
+    "ClientApp(mods=[fedpaq.flower.quantize_mod()]), with other mods after it"
+)
+ORDER = (
+    "this mod comes before quantize_mod, which must be the first of the mods: the model is clipped or given noise "
+    "before it is quantized; write mods=[quantize_mod(...), the other mod]"
 )
 
 
@@ -115,10 +120,17 @@ def draw(present: Mapping[int, int], count: int, key: Key) -> dict[int, int]:
     return {clients[at]: present[clients[at]] for at in drawn}
 
 
+def _advice(error: Error) -> str:
+    """Say what to do about a client that failed to say who it is; fedpaq's own errors say it themselves."""
+    if error.code == MOD_FAILED:
+        return ORDER
+    return "see the client's log" if "fedpaq.errors" in (error.reason or "") else NO_MOD
+
+
 def _client_in(node: int, reply: Message) -> int:
     """Return the client number in a reply to WHO, or raise ConfigError with what is missing."""
     if reply.has_error():
-        raise ConfigError(f"{reply.error.reason}; {NO_MOD}")
+        raise ConfigError(f"{reply.error.reason}; {_advice(reply.error)}")
     client = protocol.read_record(reply.content, f"its reply has no 'fedpaq' record; {NO_MOD}").get("client")
     if not isinstance(client, int) or not protocol.NO_CLIENT <= client < 2**32:
         raise ConfigError(f"client={client!r} in its reply is not a client number; choose 0..2^32-1")

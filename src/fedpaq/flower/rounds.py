@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from flwr.app import Message, MessageType, RecordDict
@@ -25,22 +25,24 @@ class OpenRound:
 
     server_round: int  # as Flower counts, from 1; FedPAQ's round is one less
     asked: dict[int, Message]  # client -> message, ascending
+    download_bytes: int = 0  # of the model, to all who were asked
 
     @classmethod
     def ask(
         cls,
         server_round: int,
         nodes: Mapping[int, int],
-        content: Mapping[str, Any],
+        contents: Mapping[int, Mapping[str, Any]],
         seed: int,
         layout: Layout,
         ttl: float,
     ) -> OpenRound:
         """Return the round with one message for each client of ``nodes`` {client: node}.
 
-        ``content`` is what all of them receive; seed, round and number key a client's draws.
+        ``contents`` {client: records} is what each receives: the model, or what it lacks of it, and the config;
+        seed, round and number key a client's draws.
         """
-        text, messages = layout.to_json(), {}
+        text, messages, download_bytes = layout.to_json(), {}, 0
         for client, node in nodes.items():
             asked = protocol.question(
                 protocol.TRAIN,
@@ -49,10 +51,11 @@ class OpenRound:
                 client=client,
                 layout=text,
             )
-            record = RecordDict({**content, protocol.RECORD: asked})
+            record = RecordDict({**contents[client], protocol.RECORD: asked})
+            download_bytes += sum(len(array.data) for part in record.array_records.values() for array in part.values())
             kind, group = MessageType.TRAIN, str(server_round)
             messages[client] = Message(record, node, kind, ttl=ttl, group_id=group)
-        return cls(server_round, messages)
+        return cls(server_round, messages, download_bytes)
 
     def close(self, replies: Iterable[Message], rules: Rules, aggregation: Aggregation | None = None) -> ClosedRound:
         """Add up, in client order, the replies that pass every check; keep why others did not.
@@ -61,7 +64,7 @@ class OpenRound:
         """
         mean = RoundMean(rules.layout, aggregation)
         by_question = {reply.metadata.reply_to_message_id: reply for reply in replies}
-        closed = ClosedRound(self.server_round, list(self.asked), [], {}, [], mean)
+        closed = ClosedRound(self.server_round, list(self.asked), [], {}, [], mean, self.download_bytes)
         for client, message in self.asked.items():
             reply = by_question.get(message.metadata.message_id)
             if reply is None:
@@ -86,6 +89,7 @@ class ClosedRound:
     rejected: dict[int, str]
     late: list[int]
     mean: RoundMean
+    download_bytes: int = 0
 
     def faults(self) -> list[str]:
         """Return whose upload did not count, and why."""
@@ -108,3 +112,7 @@ class RoundRecord:
     rejected: dict[int, str]
     late: list[int]
     metrics: dict[str, Any]
+    payload_bytes: int = 0  # of the uploads that counted
+    exact_bytes: int = 0
+    download_bytes: int = 0  # of the model, to all who were asked
+    seconds: float = field(default=0.0, compare=False)  # from the first question to the mean

@@ -105,9 +105,9 @@ class State:
         self.params, self.exact = params, exact
         self.history.append(record)
 
-    def report(self, metrics: Mapping[str, Any] | None) -> None:
-        """Keep what ``aggregate_train`` returned as the metrics of the last round."""
-        self.history[-1] = replace(self.history[-1], metrics=dict(metrics or {}))
+    def report(self, metrics: Mapping[str, Any] | None, seconds: float) -> None:
+        """Keep what ``aggregate_train`` returned as the metrics of the last round, and how long the round took."""
+        self.history[-1] = replace(self.history[-1], metrics=dict(metrics or {}), seconds=seconds)
 
     def note(self, side: str, server_round: int, metrics: Mapping[str, Any] | None) -> None:
         """Keep an evaluation, if there is one."""

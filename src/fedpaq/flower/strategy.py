@@ -16,20 +16,24 @@ One round (Algorithm 1):
 import logging
 import math
 import os
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedpaq.config import require_int, require_positive
+from fedpaq.config import require_int
 from fedpaq.cost_model import CostModel
 from fedpaq.errors import ConfigError
+from fedpaq.flower import settings
 from fedpaq.flower.layout import EXACT
 from fedpaq.flower.loop import EvaluateFn, Loop
 from fedpaq.flower.metrics import Pricing, mean_metrics, record_of
+from fedpaq.flower.model_file import save_model
 from fedpaq.flower.replies import Rules
+from fedpaq.flower.report import Report
 from fedpaq.flower.roster import Roster, draw
 from fedpaq.flower.rounds import OpenRound, RoundRecord
 from fedpaq.flower.state import ROUND, State
@@ -37,6 +41,7 @@ from fedpaq.flower.wrappers import refuse_what_cannot_work
 from fedpaq.quantizers import Quantizer
 from fedpaq.quantizers.registry import parse
 from fedpaq.randomness import Key
+from fedpaq.run.log import RoundLog, open_log
 from fedpaq.server.aggregation import Aggregation, WeightedMean, find_aggregation
 from fedpaq.storage import checkpoint as checkpoints
 from fedpaq.storage.lock import hold
@@ -44,6 +49,10 @@ from fedpaq.storage.lock import hold
 log = logging.getLogger("flwr")
 TTL_SLACK = 60.0  # seconds; the strategy watches the deadline, not the SuperLink
 EVALUATION = 1  # "client" of the stream that draws who evaluates; participants use 0
+
+MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
+Path = str | os.PathLike[str]
+Log = Path | RoundLog
 
 
 class FedPAQ(Strategy):
@@ -64,13 +73,15 @@ class FedPAQ(Strategy):
     ``fedpaq.server.aggregation``, or its name) replaces the plain mean. ``exact`` names arrays, by pattern, that
     are not quantized. ``checkpoint`` is a file: it is written after each round, and the run continues
     from it if it exists. ``cost_model`` and ``gradients_per_client`` [tau B] add the modelled time to
-    each round's metrics. ``fraction_evaluate`` and the two record keys are those of Flower's FedAvg.
+    each round's metrics. ``save`` is a file for the final model, ``.npz`` or ``.safetensors``; ``log`` says where the
+    rows of the rounds go (see ``fedpaq.run.log``), one place or several. The evaluation arguments, the two functions
+    for metrics and the two record keys are those of Flower's FedAvg.
     """
 
     def __init__(
         self,
         *,
-        clients_per_round: int,
+        clients_per_round: int | None = None,
         num_clients: int | None = None,
         seed: int = 0,
         deadline: float = 600.0,
@@ -81,25 +92,37 @@ class FedPAQ(Strategy):
         quantizer: Quantizer | str | None = None,
         aggregation: Aggregation | str | None = None,
         exact: Sequence[str] = EXACT,
-        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint: Path | None = None,
+        save: Path | None = None,
+        log: Log | Sequence[Log] = (),
         cost_model: CostModel | None = None,
         gradients_per_client: int | None = None,
         fraction_evaluate: float = 1.0,
+        min_evaluate_nodes: int = 1,
         weighted_by_key: str = "num-examples",
         arrayrecord_key: str = "arrays",
         configrecord_key: str = "config",
+        train_metrics_aggr_fn: MetricsFn | None = None,
+        evaluate_metrics_aggr_fn: MetricsFn | None = None,
+        **unknown: Any,
     ) -> None:
-        self.clients_per_round, self.seed, self.min_replies = clients_per_round, seed, min_replies
-        self.num_clients = clients_per_round if num_clients is None else num_clients
-        self.deadline, self.patience, self.checkpoint = deadline, patience, checkpoint
+        settings.refuse_unknown(unknown)
+        self.clients_per_round = settings.require_clients(clients_per_round)
+        self.num_clients = self.clients_per_round if num_clients is None else num_clients
+        self.seed, self.min_replies = seed, min_replies
+        self.deadline, self.patience = deadline, patience
+        self.checkpoint, self.save, self.log = checkpoint, save, _listed(log)
         self.max_failed_rounds, self.max_update_norm = max_failed_rounds, max_update_norm
         self.quantizer = parse(quantizer) if isinstance(quantizer, str) else quantizer
         self.aggregation = find_aggregation(aggregation) if isinstance(aggregation, str) else aggregation
         self.exact = tuple(exact)
         self.cost_model, self.gradients_per_client = cost_model, gradients_per_client
-        self.fraction_evaluate, self.weighted_by_key = fraction_evaluate, weighted_by_key
+        self.fraction_evaluate, self.min_evaluate_nodes = fraction_evaluate, min_evaluate_nodes
+        self.train_metrics_aggr_fn = train_metrics_aggr_fn or mean_metrics
+        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn or mean_metrics
+        self.weighted_by_key = weighted_by_key
         self.arrayrecord_key, self.configrecord_key = arrayrecord_key, configrecord_key
-        self._check()
+        settings.check(self)
         self._roster = Roster()
         self._state: State | None = None
         self._open: OpenRound | None = None
@@ -130,11 +153,18 @@ class FedPAQ(Strategy):
             "train_config": ConfigRecord() if train_config is None else train_config,
             "evaluate_config": ConfigRecord() if evaluate_config is None else evaluate_config,
         }
-        with nullcontext() if self.checkpoint is None else hold(self.checkpoint):
+        with ExitStack() as stack:
+            if self.checkpoint is not None:
+                stack.enter_context(hold(self.checkpoint))
             state = self._begin(initial_arrays, configs)
+            logs = [stack.enter_context(self._opened(each, state)) for each in self.log]
             self.summary()
+            report = Report(type(self).__name__, logs, num_rounds)
             seconds = min(self.deadline, timeout)
-            Loop(self, state, grid, seconds, evaluate_fn, self.checkpoint).run(num_rounds)
+            Loop(self, state, grid, seconds, evaluate_fn, self.checkpoint, report.round_done).run(num_rounds)
+            if self.save is not None:
+                save_model(self.save, state.arrays())
+            report.end(state, self.save)
             return state.result()
 
     def configure_train(
@@ -142,7 +172,7 @@ class FedPAQ(Strategy):
     ) -> Iterable[Message]:
         """Draw the participants and return the message for each, with the model given: lines 2 and 3."""
         if self._state is None or server_round <= self._state.rounds_done:  # driven by another loop than ours
-            refuse_what_cannot_work(self.checkpoint)
+            refuse_what_cannot_work(checkpoint=self.checkpoint, save=self.save, log=self.log or None)
             self._begin(arrays)
         state = self._begun()
         state.adopt(arrays)
@@ -150,9 +180,16 @@ class FedPAQ(Strategy):
         asked = draw(present, self.clients_per_round, Key(seed=self.seed, round=server_round - 1))
         log.info("round=%d: clients %s of %d present", server_round, list(asked), len(present))
         config[ROUND] = server_round
-        content = {self.arrayrecord_key: state.packed(), self.configrecord_key: config}
-        self._open = OpenRound.ask(server_round, asked, content, self.seed, state.layout, self._ttl)
+        models = self._models(state, list(asked))
+        contents = {
+            client: {self.arrayrecord_key: model, self.configrecord_key: config} for client, model in models.items()
+        }
+        self._open = OpenRound.ask(server_round, asked, contents, self.seed, state.layout, self._ttl)
         return list(self._open.asked.values())
+
+    def _models(self, state: State, clients: Sequence[int]) -> dict[int, ArrayRecord]:
+        """Return what each client is sent of the model: the whole of it, packed once. Line 3."""
+        return dict.fromkeys(clients, state.packed())
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -181,9 +218,9 @@ class FedPAQ(Strategy):
         pricing = None
         if self.cost_model is not None:
             pricing = Pricing(self.cost_model, self.gradients_per_client, self.seed)
-        record = record_of(closed, state.layout.dimension, self.weighted_by_key, pricing)
+        reported = self.train_metrics_aggr_fn([upload.content for upload in closed.counted], self.weighted_by_key)
+        record = record_of(closed, state.layout.dimension, reported, pricing)
         state.advance(record, params, exact)
-        log.info("round=%d: %s", server_round, record.metrics)
         return state.record(), MetricRecord(record.metrics)
 
     def configure_evaluate(
@@ -193,7 +230,7 @@ class FedPAQ(Strategy):
         present = self._roster.present(grid) if self.fraction_evaluate else {}
         if not present:
             return []
-        count = max(1, math.floor(self.fraction_evaluate * len(present)))
+        count = max(self.min_evaluate_nodes, 1, math.floor(self.fraction_evaluate * len(present)))
         nodes = draw(present, count, Key(seed=self.seed, round=server_round - 1, client=EVALUATION)).values()
         config[ROUND] = server_round
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
@@ -202,51 +239,32 @@ class FedPAQ(Strategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Return the mean of what the clients measured, weighted by ``weighted_by_key``."""
-        reports = []
+        good = []
         for reply in replies:
             if reply.has_error():
                 log.warning("round=%d: an evaluation failed: %s", server_round, reply.error.reason)
             else:
-                reports += list(reply.content.metric_records.values())[:1]
-        means = mean_metrics(reports, self.weighted_by_key)
-        return MetricRecord(means) if means else None
+                good.append(reply.content)
+        means = self.evaluate_metrics_aggr_fn(good, self.weighted_by_key) if good else MetricRecord()
+        return means if means else None
 
     def summary(self) -> None:
-        """Log the settings."""
-        names = ("clients_per_round", "num_clients", "seed", "deadline", "patience", "min_replies", "checkpoint")
-        log.info("FedPAQ: %s", ", ".join(f"{name}={getattr(self, name)}" for name in names))
-        if self._state is not None:
-            state = self._state
-            log.info("run=%s: p=%d, from round %d", state.run, state.layout.dimension, state.rounds_done + 1)
-
-    def _check(self) -> None:
-        require_int("clients_per_round", self.clients_per_round, 1)
-        require_int("num_clients", self.num_clients, self.clients_per_round)
-        require_int("seed", self.seed, 0, 2**64 - 1)
-        require_int("min_replies", self.min_replies, 1, self.clients_per_round)
-        require_int("max_failed_rounds", self.max_failed_rounds, 1)
-        require_positive("deadline", self.deadline)
-        require_positive("patience", self.patience, zero_allowed=True)
-        require_positive("fraction_evaluate", self.fraction_evaluate, zero_allowed=True)
-        if self.max_update_norm is not None:
-            require_positive("max_update_norm", self.max_update_norm)
-        if self.gradients_per_client is not None:
-            require_int("gradients_per_client", self.gradients_per_client, 1)
+        """Log the settings, and how to go on after a stop."""
+        for line in settings.described(self, self._state):
+            log.info("%s", line)
 
     def _begin(self, arrays: ArrayRecord, configs: dict[str, ConfigRecord] | None = None) -> State:
         """Return the state to start from: the checkpoint's, or that of the initial model."""
-        settings = {
-            "clients_per_round": self.clients_per_round,
-            "num_clients": self.num_clients,
-            "seed": self.seed,
-            "quantizer": "any" if self.quantizer is None else self.quantizer.name,
-            "aggregation": "mean" if self.aggregation is None else self.aggregation.name,
-        }
-        self._state, self._failed = State.begin(settings, arrays, self.exact, configs), 0
+        self._state, self._failed = State.begin(settings.fixed(self), arrays, self.exact, configs), 0
         if self.checkpoint is not None and checkpoints.exists(self.checkpoint):
             self._state = State.load(self.checkpoint).continuing(self._state, self.checkpoint)
             log.info("continuing after round %d from %s", self._state.rounds_done, self.checkpoint)
         return self._state
+
+    def _opened(self, target: Log, state: State) -> RoundLog:
+        if isinstance(target, str | os.PathLike):
+            return open_log(target, resume=state.rounds_done > 0, run=state.run)
+        return target
 
     def _begun(self) -> State:
         if self._state is None:
@@ -256,3 +274,7 @@ class FedPAQ(Strategy):
     @property
     def _ttl(self) -> float:
         return self.deadline + TTL_SLACK
+
+
+def _listed(log: Log | Sequence[Log]) -> list[Log]:
+    return list(log) if isinstance(log, list | tuple) else [log]  # type: ignore[list-item]
