@@ -11,7 +11,6 @@ paper's words (docs/paper-errata.md, A1). With few samples per client that is on
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -25,11 +24,7 @@ RANGE = (1e-20, 1e20)  # of every constant: the bounds multiply up to ten of the
 
 @dataclass(frozen=True, kw_only=True)
 class Assumptions:
-    """What is assumed of the loss, of one sample's gradient and of the quantizer.
-
-    >>> Assumptions(smoothness=4.0, strong_convexity=1.0, gradient_variance=2.0).condition_number
-    4.0
-    """
+    """What is assumed of the loss, of one sample's gradient and of the quantizer."""
 
     smoothness: float  # L
     gradient_variance: float  # sigma^2 of a single-sample gradient
@@ -49,11 +44,6 @@ class Assumptions:
                 f"no loss curves more than its smoothness, so choose at most {self.smoothness}"
             )
 
-    @property
-    def condition_number(self) -> float:
-        """L / mu, infinite for a loss that is not strongly convex."""
-        return math.inf if self.strong_convexity is None else self.smoothness / self.strong_convexity
-
     def with_batch(self, batch_size: int | None) -> Assumptions:
         """Return these for gradients averaged over a batch: sigma^2 / B.
 
@@ -66,6 +56,34 @@ class Assumptions:
             return replace(self, gradient_variance=0.0)
         require_int("batch_size", batch_size, 1, MAX_STEPS)
         return replace(self, gradient_variance=self.gradient_variance / batch_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Theorem:
+    """What both theorems are given; ``variant`` says whose constants."""
+
+    assumptions: Assumptions
+    num_clients: int
+    clients_per_round: int
+    local_steps: int
+    batch_size: int | None = 1
+    variant: Variant = "as_stated"
+
+    def __post_init__(self) -> None:
+        if self.variant not in get_args(Variant):
+            raise unknown_name("variant", self.variant, get_args(Variant))
+        require_int("num_clients", self.num_clients, 1)
+        require_int("clients_per_round", self.clients_per_round, 1, self.num_clients)
+        require_int("local_steps", self.local_steps, 1, MAX_STEPS)
+        self.assumptions.with_batch(self.batch_size)
+
+    @property
+    def _sigma2(self) -> float:
+        return self.assumptions.with_batch(self.batch_size).gradient_variance
+
+    @property
+    def _rho(self) -> float:
+        return sampling_variance(self.num_clients, self.clients_per_round)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,18 +106,6 @@ def require_in_range(name: str, value: float, *, zero_allowed: bool = False) -> 
     low, high = 0.0 if zero_allowed else RANGE[0], RANGE[1]
     if not low <= value <= high:
         raise ConfigError(f"{name}={value:g} is out of range; choose {low:g}..{high:g}")
-
-
-def require_variant(variant: str) -> None:
-    """Raise ConfigError unless ``variant`` is one of the three."""
-    if variant not in get_args(Variant):
-        raise unknown_name("variant", variant, get_args(Variant))
-
-
-def require_cohort(num_clients: int, clients_per_round: int) -> None:
-    """Raise ConfigError unless 1 <= r <= n."""
-    require_int("num_clients", num_clients, 1)
-    require_int("clients_per_round", clients_per_round, 1, num_clients)
 
 
 def sampling_variance(num_clients: int, clients_per_round: int) -> float:

@@ -24,14 +24,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fedpaq.config import MAX_STEPS, require_int, require_positive
-from fedpaq.theory.assumptions import (
-    Assumptions,
-    Condition,
-    Variant,
-    require_cohort,
-    require_variant,
-    sampling_variance,
-)
+from fedpaq.theory.assumptions import Condition, Theorem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +48,10 @@ class NonConvexStepSize:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NonConvexBound:
-    """Theorem 2 for one setting; ``variant`` says whose constants.
+class NonConvexBound(Theorem):
+    """Theorem 2 for one setting.
 
+    >>> from fedpaq.theory.assumptions import Assumptions
     >>> bound = NonConvexBound(
     ...     assumptions=Assumptions(smoothness=2.0, gradient_variance=4.0),
     ...     num_clients=4, clients_per_round=4, local_steps=2, total_steps=400)
@@ -65,20 +59,11 @@ class NonConvexBound:
     (1.0, 5.0, True, 0.6625)
     """
 
-    assumptions: Assumptions
-    num_clients: int
-    clients_per_round: int
-    local_steps: int
     total_steps: int
-    batch_size: int | None = 1
-    variant: Variant = "as_stated"
 
     def __post_init__(self) -> None:
-        require_variant(self.variant)
-        require_cohort(self.num_clients, self.clients_per_round)
-        require_int("local_steps", self.local_steps, 1, MAX_STEPS)
+        super().__post_init__()
         require_int("total_steps", self.total_steps, 1, MAX_STEPS)
-        self.assumptions.with_batch(self.batch_size)
 
     @cached_property
     def b2(self) -> float:
@@ -150,14 +135,6 @@ class NonConvexBound:
     def at(self, initial_gap: float) -> float:
         """Return the bound on the averaged squared gradient norm; it holds where ``holds`` is true."""
         return sum(self.terms(initial_gap))
-
-    @property
-    def _sigma2(self) -> float:
-        return self.assumptions.with_batch(self.batch_size).gradient_variance
-
-    @property
-    def _rho(self) -> float:
-        return sampling_variance(self.num_clients, self.clients_per_round)
 
     def _b2_for(self, local_steps: int) -> float:
         q, n = self.assumptions.variance_bound, self.num_clients

@@ -27,15 +27,7 @@ from functools import cached_property
 
 from fedpaq.config import MAX_STEPS, require_int, require_positive
 from fedpaq.errors import ConfigError
-from fedpaq.theory.assumptions import (
-    Assumptions,
-    Condition,
-    Variant,
-    require_cohort,
-    require_in_range,
-    require_variant,
-    sampling_variance,
-)
+from fedpaq.theory.assumptions import Condition, Theorem, require_in_range
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +57,10 @@ class StronglyConvexStepSize:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StronglyConvexBound:
-    """Theorem 1 for one setting; ``variant`` says whose constants.
+class StronglyConvexBound(Theorem):
+    """Theorem 1 for one setting.
 
+    >>> from fedpaq.theory.assumptions import Assumptions
     >>> bound = StronglyConvexBound(
     ...     assumptions=Assumptions(smoothness=2.0, strong_convexity=1.0, gradient_variance=4.0),
     ...     num_clients=4, clients_per_round=4, local_steps=1)
@@ -75,25 +68,16 @@ class StronglyConvexBound:
     (64, 16.0, 0.0352)
     """
 
-    assumptions: Assumptions
-    num_clients: int
-    clients_per_round: int
-    local_steps: int
-    batch_size: int | None = 1
-    variant: Variant = "as_stated"
     loss_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        require_variant(self.variant)
-        require_cohort(self.num_clients, self.clients_per_round)
-        require_int("local_steps", self.local_steps, 1, MAX_STEPS)
+        super().__post_init__()
         require_in_range("loss_scale", self.loss_scale)
         if self.assumptions.strong_convexity is None:
             raise ConfigError(
                 "strong_convexity=None: Theorem 1 needs a strongly convex loss; add regularization, "
                 "or use NonConvexBound"
             )
-        self.assumptions.with_batch(self.batch_size)
 
     @cached_property
     def b1(self) -> float:
@@ -177,14 +161,6 @@ class StronglyConvexBound:
     def _mu(self) -> float:
         assert self.assumptions.strong_convexity is not None  # refused by __post_init__
         return self.assumptions.strong_convexity
-
-    @property
-    def _sigma2(self) -> float:
-        return self.assumptions.with_batch(self.batch_size).gradient_variance
-
-    @property
-    def _rho(self) -> float:
-        return sampling_variance(self.num_clients, self.clients_per_round)
 
     @property
     def _sampling_factor(self) -> float:
