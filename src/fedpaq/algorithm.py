@@ -33,7 +33,8 @@ from fedpaq.run.recorder import Callback, RunRecorder
 from fedpaq.run.saving import CheckpointPolicy, saved_run
 from fedpaq.run.settings import RunSettings
 from fedpaq.run.state import RunState
-from fedpaq.server import Aggregation, Mean, Uplink, choose_uplink
+from fedpaq.server.aggregation import Aggregation, Mean
+from fedpaq.server.uplink import Uplink, choose_uplink
 from fedpaq.storage.atomic_file import StrPath
 
 Float32 = npt.NDArray[np.float32]

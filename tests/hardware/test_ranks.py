@@ -17,7 +17,8 @@ import pytest
 import fedpaq
 import ranks_job
 from fedpaq.hardware.ranks import ALONE, Ranks, dense_bytes, join
-from fedpaq.server import Gathered, choose_uplink
+from fedpaq.server.gathered import Gathered
+from fedpaq.server.uplink import choose_uplink
 from small_problems import make_problem
 
 JOB = Path(ranks_job.__file__)

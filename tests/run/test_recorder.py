@@ -19,7 +19,7 @@ from fedpaq.quantizers import Identity, LowPrecision
 from fedpaq.run.recorder import RunRecorder
 from fedpaq.run.settings import RunSettings
 from fedpaq.run.state import RunState
-from fedpaq.server import Mean
+from fedpaq.server.aggregation import Mean
 
 QUICK = settings(max_examples=40, deadline=None)
 PROBLEM = synthetic_quadratic(num_clients=4, dimension=3, samples_per_client=5)

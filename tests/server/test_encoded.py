@@ -8,9 +8,8 @@ import pytest
 import fedpaq
 from fedpaq import codec
 from fedpaq.quantizers import RawMessage
-from fedpaq.server import Encoded
 from fedpaq.server.aggregation import Mean
-from fedpaq.server.encoded import is_rejected, payload_bytes, quantize_or_mark_diverged
+from fedpaq.server.encoded import Encoded, is_rejected, payload_bytes, quantize_or_mark_diverged
 from small_rounds import QUANTIZERS, send_in_parts, updates_of, work_of
 
 

@@ -12,7 +12,9 @@ import pytest
 
 import fedpaq
 from fedpaq.hardware.ranks import Ranks
-from fedpaq.server import Encoded, Gathered, WeightedMean
+from fedpaq.server.aggregation import WeightedMean
+from fedpaq.server.encoded import Encoded
+from fedpaq.server.gathered import Gathered
 from small_rounds import QUANTIZERS, SERVERS, send_in_parts, updates_of, work_of
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 import fedpaq
-from fedpaq.server import OnDevice
 from fedpaq.server.device_batch import DEVICE_BATCHES, ValuesOnDevice
+from fedpaq.server.on_device import OnDevice
 from small_rounds import updates_of, work_of
 
 

@@ -8,8 +8,10 @@ import pytest
 import fedpaq
 from fedpaq.clients import local_work
 from fedpaq.hardware.ranks import ALONE
-from fedpaq.server import Encoded, Gathered, choose_uplink
 from fedpaq.server.aggregation import ClippedMean, Mean
+from fedpaq.server.encoded import Encoded
+from fedpaq.server.gathered import Gathered
+from fedpaq.server.uplink import choose_uplink
 from small_problems import make_problem
 
 RUNS = 2

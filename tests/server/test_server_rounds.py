@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from fedpaq import codec
 from fedpaq.hardware.ranks import ALONE
 from fedpaq.kernels import numba as compiled
-from fedpaq.server import Encoded, Gathered
 from fedpaq.server.aggregation import Mean
+from fedpaq.server.encoded import Encoded
+from fedpaq.server.gathered import Gathered
 from small_rounds import QUANTIZERS, SERVERS, send_in_parts, updates_of, work_of
 
 

@@ -11,7 +11,7 @@ from fedpaq.arrays import Float32
 from fedpaq.errors import DivergedError
 from fedpaq.flower.layout import Layout
 from fedpaq.flower.replies import Upload
-from fedpaq.server import Aggregation, Mean
+from fedpaq.server.aggregation import Aggregation, Mean
 from fedpaq.server.mean import MeanAccumulator
 
 Float64 = npt.NDArray[np.float64]

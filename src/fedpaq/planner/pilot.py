@@ -18,8 +18,8 @@ from fedpaq.clients import choose_executor
 from fedpaq.codec import raw_bytes
 from fedpaq.downlink import Dense
 from fedpaq.planner.task import Task
-from fedpaq.server import choose_uplink
 from fedpaq.server.aggregation import Mean
+from fedpaq.server.uplink import choose_uplink
 from fedpaq.theory.round_setting import RoundSetting
 
 Float64 = npt.NDArray[np.float64]

@@ -12,7 +12,7 @@ from fedpaq.errors import ConfigError
 from fedpaq.problems import Problem
 from fedpaq.quantizers import Identity, Quantizer, text_of
 from fedpaq.run.fingerprint import fingerprint
-from fedpaq.server import Aggregation
+from fedpaq.server.aggregation import Aggregation
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
