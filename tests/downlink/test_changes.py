@@ -40,14 +40,10 @@ class WatchedBroadcast(ChangesBroadcast):
         stream = self.streams[run]
         held, params = self.clients.get((run, client), (NOTHING, None))
         download = stream.download(held)
-        if download is None:
-            params, size = stream.params, stream.dense_bytes
-        else:
-            params = receive(download, params, stream.params.size, stream.seed, round)
-            size = sum(map(len, download.payloads))
+        params = receive(download, params, stream.params.size, stream.seed, round)
         assert params.tobytes() == stream.params.tobytes()
         self.clients[run, client] = (round, params)
-        return size
+        return sum(map(len, download.payloads))
 
 
 @pytest.mark.parametrize("kind", ["logistic", "mlp", "convnet"])

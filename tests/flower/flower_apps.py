@@ -7,7 +7,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.clientapp import ClientApp
 
 from fedpaq.clients import train_one_client
-from fedpaq.flower import quantize_mod
+from fedpaq.flower import protocol, quantize_mod
 from flower.in_process_grid import InProcessGrid
 
 
@@ -73,7 +73,7 @@ def forged(reply: Message, payload: bytes, exact: bytes = b"") -> Message:
     """A reply with other bytes in the place of its payload."""
     array = Array(dtype="uint8", shape=(len(payload),), stype="fedpaq.payload", data=payload)
     reply.content["arrays"] = ArrayRecord({"fedpaq.payload": array})
-    reply.content["fedpaq"] = ConfigRecord({"version": 1, "exact": exact})
+    reply.content["fedpaq"] = ConfigRecord({"version": protocol.VERSION, "exact": exact})
     return reply
 
 

@@ -45,3 +45,13 @@ def reply_to(message, data=None, exact=b"", *, arrays=None, config=None, metrics
 def closed_with(replies, clients=(0, 1, 2)):
     asked = {client: question(client) for client in clients}
     return OpenRound(3, asked).close([reply_to(asked[client], data) for client, data in replies], Rules(LAYOUT))
+
+
+def plus(params):
+    """Return what moves params by a mean, as dense downloads do."""
+
+    def move(mean):
+        with np.errstate(over="ignore"):
+            return (params + mean).astype(np.float32)
+
+    return move

@@ -13,7 +13,7 @@ from fedpaq.flower.replies import Upload
 from fedpaq.quantizers import RawMessage
 from fedpaq.server.aggregation import ClippedMean
 from flower.flower_apps import record
-from flower.made_replies import LAYOUT, SIZE, WITH_EXACT, payload, update
+from flower.made_replies import LAYOUT, SIZE, WITH_EXACT, payload, plus, update
 
 pytestmark = pytest.mark.flower
 
@@ -41,7 +41,7 @@ def test_the_model_moves_by_the_mean_of_what_the_payloads_decode_to(levels):
     mean, items, start = RoundMean(LAYOUT), uploads(levels=levels), update(99)
     for item in items:
         mean.add(item)
-    moved, exact = mean.apply(start)
+    moved, exact = mean.apply(plus(start))
     assert mean.weight == 4 and exact == b"" and moved.dtype == np.float32
     np.testing.assert_allclose(moved, start + decoded_mean(items), rtol=1e-6, atol=1e-6)
 
@@ -53,19 +53,19 @@ def test_a_robust_aggregation_of_equals_is_the_plain_mean():
         plain.add(item)
         robust.add(item)
     start = np.zeros(SIZE, np.float32)
-    np.testing.assert_allclose(plain.apply(start)[0], robust.apply(start)[0], rtol=1e-6)
+    np.testing.assert_allclose(plain.apply(plus(start))[0], robust.apply(plus(start))[0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("aggregation", [None, ClippedMean(max_norm=1e9)])
 def test_a_payload_that_does_not_decode_leaves_the_mean_as_it_was(aggregation):
     mean, (good, other) = RoundMean(LAYOUT, aggregation), uploads(2)
     mean.add(good)
-    before = mean.apply(np.zeros(SIZE, np.float32))[0]
+    before = mean.apply(plus(np.zeros(SIZE, np.float32)))[0]
     for cut in (other.payload[:-1], other.payload + b"\0", payload(update(0, SIZE + 1))):
         with pytest.raises(WireFormatError):
             mean.add(Upload(1, Key(seed=0, client=1), cut, b"", RecordDict()))
     assert mean.weight == 1
-    np.testing.assert_array_equal(mean.apply(np.zeros(SIZE, np.float32))[0], before)
+    np.testing.assert_array_equal(mean.apply(plus(np.zeros(SIZE, np.float32)))[0], before)
 
 
 def exact_bytes(means, number):
@@ -84,7 +84,7 @@ def test_exact_floats_are_averaged_and_integers_are_the_first_s():
                 RecordDict(),
             )
         )
-    _, exact = mean.apply(np.zeros(3, np.float32))
+    _, exact = mean.apply(plus(np.zeros(3, np.float32)))
     assert exact == exact_bytes([3.0, 4.0], 7)
 
 
@@ -92,4 +92,4 @@ def test_a_step_beyond_float32_is_an_error_that_says_what_to_do():
     mean = RoundMean(Layout.of(record(w=np.zeros(2, np.float32))))
     mean.add(Upload(0, Key(seed=0, client=0), codec.encode(RawMessage(np.float32([3e38, 0]))), b"", RecordDict()))
     with pytest.raises(DivergedError, match="lower the step size of the clients, or set max_update_norm"):
-        mean.apply(np.float32([3e38, 0]))
+        mean.apply(plus(np.float32([3e38, 0])))

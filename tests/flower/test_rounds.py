@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedpaq.flower.replies import Rules
 from fedpaq.flower.rounds import OpenRound
-from flower.made_replies import LAYOUT, closed_with, payload, question, reply_to, update
+from flower.made_replies import LAYOUT, closed_with, payload, plus, question, reply_to, update
 
 pytestmark = pytest.mark.flower
 
@@ -27,8 +27,8 @@ def test_a_round_sorts_replies_into_counted_rejected_and_late_whatever_their_ord
 def test_the_order_in_which_replies_arrive_changes_no_bit(order):
     replies = [(client, payload(update(client), client=client)) for client in range(5)]
     start = update(9)
-    expected = closed_with(replies, range(5)).mean.apply(start)[0]
-    found = closed_with([replies[at] for at in order], range(5)).mean.apply(start)[0]
+    expected = closed_with(replies, range(5)).mean.apply(plus(start))[0]
+    found = closed_with([replies[at] for at in order], range(5)).mean.apply(plus(start))[0]
     np.testing.assert_array_equal(found, expected)
 
 

@@ -12,14 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from fedpaq.arrays import AnyArray, Float32, Int64
 from fedpaq.downlink.stream import NOTHING, Stream, take_up, to_arrays
 from fedpaq.errors import ConfigError
 from fedpaq.quantizers import as_quantizer, text_of
-
-Float32 = npt.NDArray[np.float32]
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ class ChangesBroadcast:
     def __init__(self, streams: list[Stream], num_clients: int) -> None:
         self.streams = streams
         self._held = np.full((len(streams), num_clients), NOTHING, np.int32)
-        self._ages: dict[int, Int64] = {}  # of the participants just served, by run
+        self._before: dict[int, Int64] = {}  # what the participants just served had held, by run
 
     @property
     def params(self) -> Float32:
@@ -74,22 +71,21 @@ class ChangesBroadcast:
         """Return the bytes that each of the participants (runs, r) received."""
         received = np.empty(participants.shape, np.int64)
         for row, (run, clients) in enumerate(zip(runs.tolist(), participants, strict=True)):
-            held = self._held[run, clients].astype(np.int64)
-            received[row] = self.streams[run].prices(held)
-            self._ages[run] = np.where(held == NOTHING, 0, round - held)
+            self._before[run] = self._held[run, clients].astype(np.int64)
+            received[row] = self.streams[run].prices(self._before[run])
             self._held[run, clients] = round
         return received
 
     def adopt(self, runs: Int64, params: Float32, mean: Any) -> Float32:
         """Return x_{k+1} of the given runs: what the clients will be sent."""
-        moved = [self.streams[run].advance(mean[row], self._ages[run]) for row, run in enumerate(runs.tolist())]
+        moved = [self.streams[run].advance(mean[row], self._before[run]) for row, run in enumerate(runs.tolist())]
         return np.stack(moved)
 
-    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+    def to_arrays(self) -> dict[str, AnyArray]:
         """Return what is remembered between rounds."""
         return {**to_arrays(self.streams), "held": self._held}
 
-    def take_up(self, params: Float32, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    def take_up(self, params: Float32, arrays: Mapping[str, AnyArray]) -> None:
         """Become what ``to_arrays`` gave, with params (runs, p); raise ValueError or KeyError if that cannot be."""
         held = arrays["held"]
         if held.shape != self._held.shape or held.dtype != np.int32:

@@ -14,15 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from fedpaq import codec
+from fedpaq.arrays import AnyArray, Float32, Int64
 from fedpaq.errors import WireFormatError
-from fedpaq.quantizers import Message
+from fedpaq.quantizers import Message, RawMessage
 from fedpaq.randomness import Key
 
-Float32 = npt.NDArray[np.float32]
-Int64 = npt.NDArray[np.int64]
 SERVER = 2**32 - 1  # the "client" whose key turns the server's frames
 NOTHING = -1  # the round held by a client that holds no model
 
@@ -45,7 +43,7 @@ class Stream:
     params: Float32  # x: (p,)
     round: int = 0
     start: int = 0  # the round of the last snapshot
-    snapshot: bytes = b""  # empty once the model itself is shorter than snapshot and changes
+    snapshot: bytes = b""  # empty once the model as float32 is shorter than snapshot and changes
     snapshot_bytes: int = 0
     changes: list[bytes] = field(default_factory=list)  # the last ones after the snapshot, the newest last
 
@@ -56,11 +54,11 @@ class Stream:
         stream._take_snapshot()
         return stream
 
-    def advance(self, mean: Any, ages: Int64) -> Float32:
+    def advance(self, mean: Any, held: Int64) -> Float32:
         """Move the aim by the mean (p,) and return x_{k+1}.
 
-        ``ages`` is how many rounds ago each client just served had been served before, 0 if never. Those of the
-        next round will be like them: if a change would cost them more bytes, they get a snapshot.
+        ``held`` is the round that each client just served had held before. Those of the next round will be like
+        them, one round later: if a change would cost them more bytes, they get a snapshot.
         """
         with np.errstate(over="ignore", invalid="ignore"):  # a diverged run is noticed by its recorder
             self.aim = np.asarray(self.aim + mean, np.float32)
@@ -71,8 +69,8 @@ class Stream:
             return self.params
         message = self._coded(self.coder, difference)
         self.changes.append(codec.encode(message))
-        held = np.where(ages > 0, self.round - ages, NOTHING)
-        if self.round > 1 and self.prices(held).mean() > self.snapshot_bytes:  # who comes back shows after round 0
+        next_held = np.where(held == NOTHING, NOTHING, np.minimum(held + 1, self.round - 1))
+        if self.round > 1 and self.prices(next_held).mean() > self.snapshot_bytes:  # who comes back shows after round 0
             self._take_snapshot()
         else:
             self.params = changed(self.params, message)
@@ -93,11 +91,17 @@ class Stream:
         behind = np.where(held < self.start, len(chains), np.minimum(self.round - held, len(chains)))
         return np.asarray(np.minimum(np.append(chains, newcomer)[behind], self.dense_bytes), np.int64)
 
-    def download(self, held: int) -> Download | None:
-        """Return what brings a client from the round it holds to this one; None: the model as float32."""
+    def download(self, held: int) -> Download:
+        """Return what brings a client from the round it holds to this one, in as many bytes as ``prices`` says."""
         if held >= self.start and self.round - held <= len(self.changes):
             return Download(held, self.changes[len(self.changes) - (self.round - held) :])
-        return Download(NOTHING, [self.snapshot, *self.changes]) if self.snapshot else None
+        if self.snapshot:
+            return Download(NOTHING, [self.snapshot, *self.changes])
+        return self.whole()
+
+    def whole(self) -> Download:
+        """Return the model as float32."""
+        return Download(NOTHING, [codec.encode(RawMessage(self.params))])
 
     @property
     def dense_bytes(self) -> int:
@@ -133,24 +137,31 @@ def changed(params: Float32, change: Message) -> Float32:
         return np.asarray(params + change.dequantize(), np.float32)
 
 
-def receive(download: Download, params: Float32 | None, dimension: int, seed: int, round: int) -> Float32:
-    """Return the server's model of ``round``; ``params`` is the model of the round ``download.held``.
+def receive(
+    download: Download, params: Float32 | None, dimension: int, seed: int, round: int, held: int | None = None
+) -> Float32:
+    """Return the server's model of ``round``; ``params`` is that of the round ``held`` (else ``download.held``).
 
-    The client's half, and the twin of ``Stream.advance``. Raises WireFormatError.
+    The client's half, and the twin of ``Stream.advance``. A client may hold more than the server knows of.
+    Raises WireFormatError.
     """
     first = round - len(download.payloads) + 1
+    if download.held == NOTHING:
+        params, held = None, NOTHING
+    elif held is None:
+        held = download.held
+    if (params is None) != (download.held == NOTHING) or not download.held <= held <= round:
+        raise WireFormatError(f"the download leads from round={download.held} to {round}, and the client holds {held}")
     for to, payload in enumerate(download.payloads, start=first):
-        message = codec.decode(payload, dimension=dimension, key=frame_key(seed, to))
-        if params is None or (download.held == NOTHING and to == first):
-            params = message.dequantize()
-        else:
-            params = changed(params, message)
+        if to > held:
+            message = codec.decode(payload, dimension=dimension, key=frame_key(seed, to))
+            params = message.dequantize() if params is None else changed(params, message)
     if params is None:
         raise WireFormatError(f"the download to round={round} is empty, and the client holds no model")
     return params
 
 
-def to_arrays(streams: Sequence[Stream]) -> dict[str, npt.NDArray[Any]]:
+def to_arrays(streams: Sequence[Stream]) -> dict[str, AnyArray]:
     """Return what streams remember apart from their params, as arrays for a checkpoint."""
     frames = [[stream.snapshot, *stream.changes] for stream in streams]
     numbers = [[each.round, each.start, each.snapshot_bytes, len(each.changes)] for each in streams]
@@ -162,7 +173,7 @@ def to_arrays(streams: Sequence[Stream]) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-def take_up(streams: Sequence[Stream], params: Float32, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+def take_up(streams: Sequence[Stream], params: Float32, arrays: Mapping[str, AnyArray]) -> None:
     """Become what ``to_arrays`` gave, with params (runs, p); raise ValueError if that cannot be."""
     aim, numbers, sizes, frames = (arrays[name] for name in ("aim", "numbers", "sizes", "frames"))
     counts = numbers[:, 3] + 1 if numbers.shape == (len(streams), 4) else np.zeros(0, np.int64)

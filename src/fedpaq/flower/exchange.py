@@ -5,7 +5,7 @@ malformed reply would raise and lose the others of the same pull.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import httpx
 from flwr.app import Error, Message
@@ -36,8 +36,13 @@ def poll(grid: Grid, message: Message) -> Message | None:
     return replies[0] if replies else None
 
 
-def ask(grid: Grid, messages: Sequence[Message], seconds: float) -> list[Message]:
-    """Send messages and return the replies that came within ``seconds``."""
+def ask(
+    grid: Grid, messages: Sequence[Message], seconds: float, again: Callable[[Message], Message | None] | None = None
+) -> list[Message]:
+    """Send messages and return the replies that came within ``seconds``.
+
+    Where ``again`` makes another message of a reply, that is sent, and its reply counts.
+    """
     send(grid, messages)
     waiting, replies = list(messages), []
     until = time.monotonic() + seconds
@@ -45,7 +50,11 @@ def ask(grid: Grid, messages: Sequence[Message], seconds: float) -> list[Message
         still = []
         for message in waiting:
             reply = poll(grid, message)
-            if reply is None:
+            more = again(reply) if reply is not None and again is not None else None
+            if more is not None:
+                send(grid, [more])
+                still.append(more)
+            elif reply is None:
                 still.append(message)
             else:
                 replies.append(reply)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flwr.app import ArrayRecord, MetricRecord
+from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
@@ -32,6 +32,7 @@ class Loop:
     evaluate_fn: EvaluateFn | None
     checkpoint: str | os.PathLike[str] | None
     round_done: Callable[[State], None]  # called when the last round is trained and evaluated
+    again: Callable[[Message], Message | None] | None = None  # the message for a client that needs the whole model
 
     def run(self, num_rounds: int) -> None:
         """Go on until ``num_rounds`` are done and evaluated."""
@@ -50,7 +51,7 @@ class Loop:
     def _train(self, at: int) -> None:
         begun, state, before = time.monotonic(), self.state, self.state.record()
         messages = list(self.strategy.configure_train(at, before, state.configs["train_config"], self.grid))
-        arrays, metrics = self.strategy.aggregate_train(at, ask(self.grid, messages, self.seconds))
+        arrays, metrics = self.strategy.aggregate_train(at, ask(self.grid, messages, self.seconds, self.again))
         state.adopt(before if arrays is None else arrays)
         state.report(metrics, time.monotonic() - begun)
 
@@ -63,7 +64,7 @@ class Loop:
         state, at, arrays = self.state, self.state.rounds_done, self.state.record()
         config = state.configs["evaluate_config"]
         messages = list(self.strategy.configure_evaluate(at, arrays, config, self.grid))
-        replies = ask(self.grid, messages, self.seconds)
+        replies = ask(self.grid, messages, self.seconds, self.again)
         state.note("clients", at, self.strategy.aggregate_evaluate(at, replies))
         if self.evaluate_fn:
             state.note("server", at, self.evaluate_fn(at, arrays))

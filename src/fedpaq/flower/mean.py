@@ -4,6 +4,8 @@ The mean is the server's own (``fedpaq.server``), the one the simulator takes, s
 needs O(p) memory and touches only non-zeros; a robust ``aggregation`` keeps the round's messages instead.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -39,11 +41,11 @@ class RoundMean:
         self._first = self._first or upload.exact
         self.weight += upload.weight
 
-    def apply(self, params: Float32) -> tuple[Float32, bytes]:
-        """Return x_{k+1} and the exact arrays: floats averaged, integers of the first upload."""
-        mean = self._accumulator.mean()[ONLY_RUN]
-        with np.errstate(over="ignore", invalid="ignore"):
-            moved = (params + mean).astype(np.float32)
+    def apply(self, move: Callable[[Float64], Float32]) -> tuple[Float32, bytes]:
+        """Return x_{k+1}, which ``move`` makes of the mean, and the exact arrays: floats averaged, integers of the
+        first upload.
+        """
+        moved = move(self._accumulator.mean()[ONLY_RUN])
         if not np.isfinite(moved).all():
             raise DivergedError(
                 "the mean of the uploads takes the model beyond float32; lower the step size of the clients, "

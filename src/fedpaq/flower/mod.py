@@ -16,11 +16,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from fedpaq import codec
+from fedpaq.downlink.stream import NOTHING
 from fedpaq.errors import ConfigError
 from fedpaq.flower import protocol
+from fedpaq.flower.kept_model import KeptModel, NeedsModel
 from fedpaq.flower.layout import Layout, as_record
 from fedpaq.quantizers import Identity, LowPrecision, Quantizer, as_quantizer
 from fedpaq.randomness import Key
@@ -61,7 +63,8 @@ def quantize_mod(
         fixed = Identity() if levels is None else LowPrecision(1 if levels is UNSET else levels, bucket_size)
 
     def mod(message: Message, context: Context, call_next: App) -> Message:
-        if message.metadata.message_type.split(".")[0] != "train":
+        trains = message.metadata.message_type.split(".")[0] == "train"
+        if not trains and protocol.RECORD not in message.content.config_records:
             return call_next(message, context)
         if protocol.RECORD not in message.content:
             return _refusal(message, NO_STRATEGY)
@@ -75,10 +78,14 @@ def quantize_mod(
             return Message(RecordDict({protocol.RECORD: who}), reply_to=message)
         key = Key(seed=int(str(asked["seed"])), round=_int(asked["round"]), client=_int(asked["client"]))
         layout = Layout.from_json(str(asked["layout"]))
-        received = _hand_over(message, layout)
+        try:
+            received, holds = _hand_over(message, layout, asked, context)
+        except NeedsModel as error:
+            return Message(RecordDict({protocol.RECORD: protocol.answer(needs=str(error))}), reply_to=message)
         reply = call_next(message, context)
         if reply.has_content():
-            _replace_model(reply, layout, received, chosen, key)
+            exact = _replace_model(reply, layout, received, chosen, key) if trains else {}
+            reply.content[protocol.RECORD] = protocol.answer(holds=holds, **exact)
         return reply
 
     mod.quantizes = True  # type: ignore[attr-defined]
@@ -119,19 +126,27 @@ def _warm_up(quantizer: Quantizer) -> None:
     codec.encode(quantizer.quantize(np.ones(2, np.float32), key=Key(seed=0)))
 
 
-def _hand_over(message: Message, layout: Layout) -> dict[str, Any]:
-    """Unpack the model in ``message`` for the app, as Flower would have sent it; return its arrays."""
+def _hand_over(message: Message, layout: Layout, asked: ConfigRecord, context: Context) -> tuple[dict[str, Any], int]:
+    """Unpack the model in ``message`` for the app, as Flower would have sent it; return its arrays and its frame."""
     del message.content[protocol.RECORD]
     for name, record in message.content.array_records.items():
+        received, holds = None, NOTHING
         if protocol.PACKED in record:
             received = layout.unpack(record[protocol.PACKED].data)
+        elif protocol.FRAMES in record:
+            kept = KeptModel.of(asked, context)
+            params, holds = kept.receive(asked, record[protocol.FRAMES].data, layout.dimension)
+            received = layout.arrays(params, _bytes(asked["exact"]))
+        if received is not None:
             message.content[name] = as_record(received)
-            return received
+            return received, holds
     raise ConfigError("the train message holds no packed model; the server's fedpaq is broken or foreign")
 
 
-def _replace_model(reply: Message, layout: Layout, received: dict[str, Any], quantizer: Quantizer, key: Key) -> None:
-    """Put the payload where the app put its trained model."""
+def _replace_model(
+    reply: Message, layout: Layout, received: dict[str, Any], quantizer: Quantizer, key: Key
+) -> dict[str, bytes]:
+    """Put the payload where the app put its trained model; return what goes beside it."""
     found = list(reply.content.array_records.items())
     if len(found) != 1:
         raise ConfigError(
@@ -142,7 +157,13 @@ def _replace_model(reply: Message, layout: Layout, received: dict[str, Any], qua
     message = quantizer.quantize(layout.update(trained, received), key=key)
     payload = protocol.bytes_array(protocol.PAYLOAD, codec.encode(message))
     reply.content[name] = ArrayRecord({protocol.PAYLOAD: payload})
-    reply.content[protocol.RECORD] = protocol.answer(exact=layout.exact(trained))
+    return {"exact": layout.exact(trained)}
+
+
+def _bytes(value: Any) -> bytes:
+    if not isinstance(value, bytes):
+        raise ConfigError("the exact arrays in the server's 'fedpaq' record are not bytes")
+    return value
 
 
 def _int(value: Any) -> int:

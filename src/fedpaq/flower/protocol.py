@@ -5,6 +5,9 @@ A question is a ``train`` message whose record ``fedpaq`` says what is asked:
     WHO    who are you?   -> reply {client}: the partition-id of the node config, -1 where it has none
     TRAIN  train, please  -> reply {exact} beside the payload; the model comes as one packed array
 
+With coded downloads the model comes as frames instead, to TRAIN and EVALUATE alike (``downloads``); a reply says which
+frame the client holds now, or that it needs the whole model.
+
 Flower knows a node by a random number that changes when the node registers again. FedPAQ needs a
 number that stays: it keys the draws, so it must be the same after a restart and in the simulator.
 """
@@ -13,10 +16,11 @@ from flwr.app import Array, ConfigRecord, RecordDict
 
 from fedpaq.errors import ConfigError
 
-VERSION = 1
+VERSION = 2
 RECORD = "fedpaq"  # the ConfigRecord in questions and replies
-WHO, TRAIN = "who", "train"
-PACKED, PAYLOAD = "fedpaq.packed", "fedpaq.payload"  # name and serialization type of our two arrays
+WHO, TRAIN, EVALUATE = "who", "train", "evaluate"
+PACKED, FRAMES = "fedpaq.packed", "fedpaq.frames"  # name and serialization type of a model sent whole, or coded
+PAYLOAD = "fedpaq.payload"  # and of an upload
 NO_CLIENT = -1
 
 

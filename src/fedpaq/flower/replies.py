@@ -55,6 +55,8 @@ class Rules:
             record = protocol.read_record(content, "the reply has no 'fedpaq' record")
         except ConfigError as error:
             raise WireFormatError(str(error)) from error
+        if "needs" in record:
+            raise WireFormatError(f"it needs the whole model: {record['needs']!s}")
         key = Key(seed=self.seed, round=self.round, client=client)
         upload = Upload(
             client, key, _payload(content), self._exact(record.get("exact")), content, self._weight(content)

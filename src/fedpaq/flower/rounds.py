@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from flwr.app import Message, MessageType, RecordDict
 
 from fedpaq.errors import WireFormatError
 from fedpaq.flower import protocol
+from fedpaq.flower.downloads import Sent
 from fedpaq.flower.layout import Layout
 from fedpaq.flower.mean import RoundMean
 from fedpaq.flower.replies import Rules, Upload
@@ -19,43 +20,70 @@ from fedpaq.server.aggregation import Aggregation
 log = logging.getLogger("flwr")
 
 
+@dataclass
+class Questions:
+    """Makes the messages of a round, for training or for evaluation.
+
+    ``content`` is what all clients receive beside the model; seed, round and number key a client's draws.
+    """
+
+    kind: str
+    server_round: int
+    content: Mapping[str, Any]
+    arrays_key: str
+    model: Callable[[int, bool], Sent]  # the model for a client, maybe whole
+    seed: int
+    layout: Layout
+    ttl: float
+    sent_bytes: int = 0
+    sent_whole: set[int] = field(default_factory=set)  # clients that said they needed it
+
+    def ask(self, client: int, node: int, *, whole: bool = False) -> Message:
+        """Return the message for one client."""
+        sent = self.model(client, whole)
+        self.sent_bytes += sent.nbytes
+        asked = protocol.question(
+            protocol.TRAIN if self.kind == MessageType.TRAIN else protocol.EVALUATE,
+            seed=str(self.seed),  # beyond the range of a record's integers
+            round=self.server_round - 1,
+            client=client,
+            layout=self.layout.to_json(),
+            **sent.fields,
+        )
+        record = RecordDict({self.arrays_key: sent.arrays, **self.content, protocol.RECORD: asked})
+        return Message(record, node, self.kind, ttl=self.ttl, group_id=str(self.server_round))
+
+
 @dataclass(frozen=True)
 class OpenRound:
     """Who was asked, by which message."""
 
     server_round: int  # as Flower counts, from 1; FedPAQ's round is one less
     asked: dict[int, Message]  # client -> message, ascending
-    download_bytes: int = 0  # of the model, to all who were asked
+    questions: Questions | None = None
 
     @classmethod
-    def ask(
-        cls,
-        server_round: int,
-        nodes: Mapping[int, int],
-        contents: Mapping[int, Mapping[str, Any]],
-        seed: int,
-        layout: Layout,
-        ttl: float,
-    ) -> OpenRound:
-        """Return the round with one message for each client of ``nodes`` {client: node}.
+    def ask(cls, server_round: int, nodes: Mapping[int, int], questions: Questions) -> OpenRound:
+        """Return the round with one message for each client of ``nodes`` {client: node}."""
+        return cls(server_round, {client: questions.ask(client, node) for client, node in nodes.items()}, questions)
 
-        ``contents`` {client: records} is what each receives: the model, or what it lacks of it, and the config;
-        seed, round and number key a client's draws.
-        """
-        text, messages, download_bytes = layout.to_json(), {}, 0
-        for client, node in nodes.items():
-            asked = protocol.question(
-                protocol.TRAIN,
-                seed=str(seed),  # beyond the range of a record's integers
-                round=server_round - 1,
-                client=client,
-                layout=text,
-            )
-            record = RecordDict({**contents[client], protocol.RECORD: asked})
-            download_bytes += sum(len(array.data) for part in record.array_records.values() for array in part.values())
-            kind, group = MessageType.TRAIN, str(server_round)
-            messages[client] = Message(record, node, kind, ttl=ttl, group_id=group)
-        return cls(server_round, messages, download_bytes)
+    def client_of(self, reply: Message) -> int | None:
+        """Return who sent a reply, if it was asked in this round."""
+        question = reply.metadata.reply_to_message_id
+        return next((client for client, asked in self.asked.items() if asked.metadata.message_id == question), None)
+
+    def again(self, client: int) -> Message | None:
+        """Return the message for a client once more, with the whole model; its reply counts. None: it had it."""
+        if self.questions is None or client in self.questions.sent_whole:
+            return None
+        self.questions.sent_whole.add(client)
+        self.asked[client] = self.questions.ask(client, self.asked[client].metadata.dst_node_id, whole=True)
+        return self.asked[client]
+
+    @property
+    def download_bytes(self) -> int:
+        """The bytes of the models sent so far."""
+        return 0 if self.questions is None else self.questions.sent_bytes
 
     def close(self, replies: Iterable[Message], rules: Rules, aggregation: Aggregation | None = None) -> ClosedRound:
         """Add up, in client order, the replies that pass every check; keep why others did not.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpaq.config import require_int, require_positive
+from fedpaq.downlink import Dense
 from fedpaq.errors import ConfigError
 from fedpaq.flower.state import State
 
@@ -37,12 +38,14 @@ def require_clients(given: int | None) -> int:
 
 def fixed(settings: Any) -> dict[str, Any]:
     """Return what a resumed run must have in common with the run it continues."""
+    coded = {} if isinstance(settings.downlink, Dense) else {"downlink": settings.downlink.name}
     return {
         "clients_per_round": settings.clients_per_round,
         "num_clients": settings.num_clients,
         "seed": settings.seed,
         "quantizer": "any" if settings.quantizer is None else settings.quantizer.name,
         "aggregation": "mean" if settings.aggregation is None else settings.aggregation.name,
+        **coded,
     }
 
 

@@ -10,7 +10,7 @@ import logging
 import math
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -20,14 +20,17 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 
 from fedpaq.arrays import Float32
+from fedpaq.downlink import Changes, Downlink
 from fedpaq.errors import CheckpointError, ConfigError
 from fedpaq.flower import protocol
+from fedpaq.flower.downloads import Downloads, Sent
 from fedpaq.flower.layout import Arrays, Layout, as_record
 from fedpaq.flower.rounds import RoundRecord
 from fedpaq.storage import checkpoint
 
 log = logging.getLogger("flwr")
 KIND = "fedpaq-flower-2"
+DOWNLINK = "downlink."  # before the names of what coded downloads remember
 SIDES = ("clients", "server")  # where an evaluation was made
 CONFIGS = ("train_config", "evaluate_config")
 ROUND = "server-round"  # the entry of a config that each round sets anew
@@ -49,7 +52,9 @@ class State:
     evaluated: int = 0  # the last round whose evaluation is finished
     history: list[RoundRecord] = field(default_factory=list)
     evaluations: dict[str, dict[int, dict[str, Any]]] = field(default_factory=lambda: {side: {} for side in SIDES})
+    downloads: Downloads | None = None  # None: the whole model goes to everybody
     _changed: bool = False  # whether a model from outside was ever adopted
+    _saved_downloads: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)  # of a checkpoint, until taken up
 
     @classmethod
     def begin(
@@ -58,14 +63,19 @@ class State:
         record: ArrayRecord,
         exact: Sequence[str],
         configs: Mapping[str, ConfigRecord] | None = None,
+        downlink: Downlink | None = None,
     ) -> State:
-        """Return the state before the first round, of a finite model."""
+        """Return the state before the first round, of a finite model; the server adopts what ``downlink`` sends."""
         layout = Layout.of(record, exact)
         arrays = layout.read(record)
         _require_finite(arrays, "the initial model")
         now = dict(configs) if configs else {name: ConfigRecord() for name in CONFIGS}
         given = {name: ConfigRecord(dict(config)) for name, config in now.items()}
-        return cls(settings, layout, layout.vector(arrays), layout.exact(arrays), now, given)
+        params, downloads = layout.vector(arrays), None
+        if isinstance(downlink, Changes):
+            downloads = Downloads(downlink.stream(settings["seed"], params))
+            params = downloads.stream.params
+        return cls(settings, layout, params, layout.exact(arrays), now, given, downloads=downloads)
 
     @property
     def rounds_done(self) -> int:
@@ -80,21 +90,41 @@ class State:
         """Return the model as a Flower record."""
         return as_record(self.arrays())
 
-    def packed(self) -> ArrayRecord:
-        """Return the model as one array of bytes: each array of a message is a request of its own."""
-        packed = protocol.bytes_array(protocol.PACKED, self.layout.pack(self.arrays()))
-        return ArrayRecord({protocol.PACKED: packed})
+    def model_for(self) -> Callable[[int, bool], Sent]:
+        """Return what makes the model for a client, maybe whole: changes to what it holds, or one array of bytes.
+
+        One array, since each array of a message is a request of its own.
+        """
+        if self.downloads is not None:
+            downloads = self.downloads
+            return lambda client, whole: downloads.send(client, self.exact, self.run, whole=whole)
+        packed = self.layout.pack(self.arrays())
+        sent = Sent(ArrayRecord({protocol.PACKED: protocol.bytes_array(protocol.PACKED, packed)}), {}, len(packed))
+        return lambda client, whole: sent
+
+    def moved(self, mean: npt.NDArray[np.float64]) -> Float32:
+        """Return x_{k+1}: x_k + mean in float32, or what the downlink makes of it."""
+        if self.downloads is not None:
+            return self.downloads.advance(mean)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.asarray(self.params + mean, np.float32)
+
+    def is_model(self, record: ArrayRecord) -> bool:
+        """Return whether a record is the model as clients see it."""
+        return self.layout.pack(self.layout.read(record)) == self.layout.pack(self.arrays())
 
     def adopt(self, record: ArrayRecord) -> bool:
         """Take the model given as x_k; return whether it differs from the one held.
 
         What a subclass or a wrapper made of the mean is thus what clients get.
         """
-        arrays = self.layout.read(record)
-        if self.layout.pack(arrays) == self.layout.pack(self.arrays()):
+        if self.is_model(record):
             return False  # and a float32 copy of a float16 model stays as precise as it is
+        arrays = self.layout.read(record)
         _require_finite(arrays, "the model given to the strategy")
         self.params, self.exact = self.layout.vector(arrays), self.layout.exact(arrays)
+        if self.downloads is not None:
+            self.params = self.downloads.stream.restart(self.params)
         if not self._changed:
             log.info("the model was changed outside FedPAQ's mean (said once); clients get the changed one")
         self._changed = True
@@ -139,7 +169,9 @@ class State:
         raw = {"exact": self.exact}
         for name in CONFIGS:
             raw |= {name: self.configs[name].deflate(), f"given_{name}": self.given[name].deflate()}
-        arrays = {name: np.frombuffer(data, np.uint8) for name, data in raw.items()}
+        arrays: dict[str, npt.NDArray[Any]] = {name: np.frombuffer(data, np.uint8) for name, data in raw.items()}
+        if self.downloads is not None:
+            arrays |= {DOWNLINK + name: array for name, array in self.downloads.to_arrays().items()}
         checkpoint.save(path, header, {"params": self.params, **arrays})
 
     @classmethod
@@ -161,8 +193,8 @@ class State:
 
         The configs of ``fresh`` get the values that the saved run had last.
         """
-        for name, value in fresh.settings.items():
-            _compare(name, self.settings.get(name), value, path)
+        for name in {**fresh.settings, **self.settings}:
+            _compare(name, self.settings.get(name), fresh.settings.get(name), path)
         if self.layout != fresh.layout:
             raise CheckpointError(
                 f"checkpoint={str(path)!r} holds another model (p={self.layout.dimension}, this run has "
@@ -176,6 +208,12 @@ class State:
             config.clear()
             config.update(saved)
             self.configs[name] = config
+        if fresh.downloads is not None:
+            try:
+                fresh.downloads.take_up(self.params, self._saved_downloads)
+            except (KeyError, ValueError) as error:
+                raise CheckpointError(f"checkpoint={str(path)!r} holds impossible downloads ({error})") from error
+            self.downloads = fresh.downloads
         return self
 
 
@@ -205,6 +243,7 @@ def _parse(header: dict[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> St
         evaluations={
             side: {int(at): _numbers(values) for at, values in header["evaluations"][side].items()} for side in SIDES
         },
+        _saved_downloads={name.removeprefix(DOWNLINK): each for name, each in arrays.items() if DOWNLINK in name},
     )
 
 

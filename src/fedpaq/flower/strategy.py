@@ -26,8 +26,10 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedpaq.config import require_int
 from fedpaq.cost_model import CostModel
+from fedpaq.downlink import Dense, Downlink
+from fedpaq.downlink import parse as parse_downlink
 from fedpaq.errors import ConfigError
-from fedpaq.flower import settings
+from fedpaq.flower import protocol, settings
 from fedpaq.flower.layout import EXACT
 from fedpaq.flower.loop import EvaluateFn, Loop
 from fedpaq.flower.metrics import Pricing, mean_metrics, record_of
@@ -35,7 +37,7 @@ from fedpaq.flower.model_file import save_model
 from fedpaq.flower.replies import Rules
 from fedpaq.flower.report import Report
 from fedpaq.flower.roster import Roster, draw
-from fedpaq.flower.rounds import OpenRound, RoundRecord
+from fedpaq.flower.rounds import OpenRound, Questions, RoundRecord
 from fedpaq.flower.state import ROUND, State
 from fedpaq.flower.wrappers import refuse_what_cannot_work
 from fedpaq.quantizers import Quantizer
@@ -73,9 +75,10 @@ class FedPAQ(Strategy):
     ``fedpaq.server.aggregation``, or its name) replaces the plain mean. ``exact`` names arrays, by pattern, that
     are not quantized. ``checkpoint`` is a file: it is written after each round, and the run continues
     from it if it exists. ``cost_model`` and ``gradients_per_client`` [tau B] add the modelled time to
-    each round's metrics. ``save`` is a file for the final model, ``.npz`` or ``.safetensors``; ``log`` says where the
-    rows of the rounds go (see ``fedpaq.run.log``), one place or several. The evaluation arguments, the two functions
-    for metrics and the two record keys are those of Flower's FedAvg.
+    each round's metrics. ``downlink`` (``fedpaq.Changes(...)``, or text such as ``"rotated:1"``) sends changes instead
+    of the whole model, to training and evaluation alike. ``save`` is a file for the final model, ``.npz`` or
+    ``.safetensors``; ``log`` says where the rows of the rounds go (see ``fedpaq.run.log``), one place or several. The
+    evaluation arguments, the two functions for metrics and the two record keys are those of Flower's FedAvg.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class FedPAQ(Strategy):
         log: Log | Sequence[Log] = (),
         cost_model: CostModel | None = None,
         gradients_per_client: int | None = None,
+        downlink: Downlink | str | None = None,
         fraction_evaluate: float = 1.0,
         min_evaluate_nodes: int = 1,
         weighted_by_key: str = "num-examples",
@@ -116,6 +120,7 @@ class FedPAQ(Strategy):
         self.quantizer = parse(quantizer) if isinstance(quantizer, str) else quantizer
         self.aggregation = find_aggregation(aggregation) if isinstance(aggregation, str) else aggregation
         self.exact = tuple(exact)
+        self.downlink = parse_downlink(downlink) if isinstance(downlink, str) else downlink or Dense()
         self.cost_model, self.gradients_per_client = cost_model, gradients_per_client
         self.fraction_evaluate, self.min_evaluate_nodes = fraction_evaluate, min_evaluate_nodes
         self.train_metrics_aggr_fn = train_metrics_aggr_fn or mean_metrics
@@ -126,6 +131,7 @@ class FedPAQ(Strategy):
         self._roster = Roster()
         self._state: State | None = None
         self._open: OpenRound | None = None
+        self._evaluating: OpenRound | None = None
         self._failed = 0  # rounds in a row with too few replies
 
     @property
@@ -161,7 +167,8 @@ class FedPAQ(Strategy):
             self.summary()
             report = Report(type(self).__name__, logs, num_rounds)
             seconds = min(self.deadline, timeout)
-            Loop(self, state, grid, seconds, evaluate_fn, self.checkpoint, report.round_done).run(num_rounds)
+            again = self.send_again
+            Loop(self, state, grid, seconds, evaluate_fn, self.checkpoint, report.round_done, again).run(num_rounds)
             if self.save is not None:
                 save_model(self.save, state.arrays())
             report.end(state, self.save)
@@ -180,16 +187,10 @@ class FedPAQ(Strategy):
         asked = draw(present, self.clients_per_round, Key(seed=self.seed, round=server_round - 1))
         log.info("round=%d: clients %s of %d present", server_round, list(asked), len(present))
         config[ROUND] = server_round
-        models = self._models(state, list(asked))
-        contents = {
-            client: {self.arrayrecord_key: model, self.configrecord_key: config} for client, model in models.items()
-        }
-        self._open = OpenRound.ask(server_round, asked, contents, self.seed, state.layout, self._ttl)
+        if state.downloads is not None:
+            state.downloads.open_round(list(asked))
+        self._open = OpenRound.ask(server_round, asked, self._questions(MessageType.TRAIN, server_round, config))
         return list(self._open.asked.values())
-
-    def _models(self, state: State, clients: Sequence[int]) -> dict[int, ArrayRecord]:
-        """Return what each client is sent of the model: the whole of it, packed once. Line 3."""
-        return dict.fromkeys(clients, state.packed())
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -199,13 +200,15 @@ class FedPAQ(Strategy):
         if opened is None or opened.server_round != server_round:
             raise ConfigError(f"server_round={server_round} was not opened; call configure_train first")
         weighted_by = self.weighted_by_key if isinstance(self.aggregation, WeightedMean) else None
+        replies = list(replies)
+        self._heed(opened, replies)
         rules = Rules(state.layout, self.quantizer, self.max_update_norm, self.seed, server_round - 1, weighted_by)
         closed = opened.close(replies, rules, self.aggregation)
         closed.log()
         params, exact = state.params, state.exact
         if len(closed.counted) >= self.min_replies:
             self._failed = 0
-            params, exact = closed.mean.apply(params)
+            params, exact = closed.mean.apply(state.moved)
         else:
             self._failed += 1
             few = f"round={server_round}: {len(closed.counted)} replies count, min_replies={self.min_replies}"
@@ -231,22 +234,55 @@ class FedPAQ(Strategy):
         if not present:
             return []
         count = max(self.min_evaluate_nodes, 1, math.floor(self.fraction_evaluate * len(present)))
-        nodes = draw(present, count, Key(seed=self.seed, round=server_round - 1, client=EVALUATION)).values()
+        drawn = draw(present, count, Key(seed=self.seed, round=server_round - 1, client=EVALUATION))
         config[ROUND] = server_round
+        kind, state = MessageType.EVALUATE, self._state
+        if state is not None and state.downloads is not None and state.is_model(arrays):
+            self._evaluating = OpenRound.ask(server_round, drawn, self._questions(kind, server_round, config))
+            return list(self._evaluating.asked.values())
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
-        kind, group = MessageType.EVALUATE, str(server_round)
-        return [Message(content, node, kind, ttl=self._ttl, group_id=group) for node in nodes]
+        group = str(server_round)
+        return [Message(content, node, kind, ttl=self._ttl, group_id=group) for node in drawn.values()]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Return the mean of what the clients measured, weighted by ``weighted_by_key``."""
-        good = []
+        replies, good = list(replies), []
+        if self._evaluating is not None:
+            self._heed(self._evaluating, replies)
         for reply in replies:
             if reply.has_error():
                 log.warning("round=%d: an evaluation failed: %s", server_round, reply.error.reason)
-            else:
+            elif "needs" not in _record_in(reply):
                 good.append(reply.content)
         means = self.evaluate_metrics_aggr_fn(good, self.weighted_by_key) if good else MetricRecord()
         return means if means else None
+
+    def send_again(self, reply: Message) -> Message | None:
+        """Return the message with the whole model for a client that says it needs it, else None."""
+        for opened in (self._open, self._evaluating):
+            client = None if opened is None else opened.client_of(reply)
+            if opened is not None and client is not None:
+                record = _record_in(reply)
+                if "needs" not in record:
+                    return None
+                log.warning("client=%d gets the whole model: %s", client, record["needs"])
+                return opened.again(client)
+        return None
+
+    def _heed(self, opened: OpenRound, replies: Sequence[Message]) -> None:
+        """Note what the clients say they hold now."""
+        downloads = self._begun().downloads
+        for reply in replies if downloads is not None else ():
+            client = opened.client_of(reply)
+            if client is not None and downloads is not None:
+                downloads.answered(client, _record_in(reply))
+
+    def _questions(self, kind: str, server_round: int, config: ConfigRecord) -> Questions:
+        state = self._begun()
+        content = {self.configrecord_key: config}
+        return Questions(
+            kind, server_round, content, self.arrayrecord_key, state.model_for(), self.seed, state.layout, self._ttl
+        )
 
     def summary(self) -> None:
         """Log the settings, and how to go on after a stop."""
@@ -255,7 +291,8 @@ class FedPAQ(Strategy):
 
     def _begin(self, arrays: ArrayRecord, configs: dict[str, ConfigRecord] | None = None) -> State:
         """Return the state to start from: the checkpoint's, or that of the initial model."""
-        self._state, self._failed = State.begin(settings.fixed(self), arrays, self.exact, configs), 0
+        fixed = settings.fixed(self)
+        self._state, self._failed = State.begin(fixed, arrays, self.exact, configs, self.downlink), 0
         if self.checkpoint is not None and checkpoints.exists(self.checkpoint):
             self._state = State.load(self.checkpoint).continuing(self._state, self.checkpoint)
             log.info("continuing after round %d from %s", self._state.rounds_done, self.checkpoint)
@@ -278,3 +315,9 @@ class FedPAQ(Strategy):
 
 def _listed(log: Log | Sequence[Log]) -> list[Log]:
     return list(log) if isinstance(log, list | tuple) else [log]  # type: ignore[list-item]
+
+
+def _record_in(reply: Message) -> ConfigRecord:
+    """Return the fedpaq record of a reply, empty where it has none."""
+    found = reply.content.config_records.get(protocol.RECORD) if reply.has_content() else None
+    return ConfigRecord() if found is None else found
