@@ -106,7 +106,7 @@ def sweep(
     shape.check_against(problem.num_clients)
     problem = problem.to(require_device(device))
     quantizer, aggregation, downlink = quantizer or Identity(), aggregation or Mean(), downlink or Dense()
-    chosen = choose_executor(executor, problem, shape.clients_per_round, ranks)
+    chosen = choose_executor(executor, problem, shape.clients_per_round, ranks, shape)
     uplink = choose_uplink(quantizer, aggregation, problem, ranks)
     settings = RunSettings(
         problem=problem,

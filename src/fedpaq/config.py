@@ -5,16 +5,20 @@ T = ``total_steps`` local steps are split into K = T / tau rounds of tau = ``loc
 
 from __future__ import annotations
 
+import math
 import operator
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, SupportsIndex
 
-from fedpaq.errors import ConfigError
+from fedpaq.errors import ConfigError, unknown_name
 
 StepSize = float | Callable[[int], float]
-_SHAPE = ("clients_per_round", "local_steps", "total_steps", "batch_size")
+_SHAPE = ("clients_per_round", "local_steps", "total_steps", "batch_size", "optimizer", "precision")
+_COUNTS = ("clients_per_round", "local_steps", "total_steps", "batch_size", "seed")
+OPTIMIZERS = {"sgd": None, "momentum": 0.9, "adamw": 0.01}  # each with the default of its number
+PRECISIONS = ("float32", "bfloat16")
 LARGEST = sys.float_info.max  # an integer may be larger, and then has no float
 MAX_STEPS = 2**53  # bounds count steps in doubles
 
@@ -52,13 +56,65 @@ def round_to_4_digits(step_size: float) -> float:
     return float(f"{step_size:.4g}")
 
 
+def parse_optimizer(text: object) -> tuple[str, float]:
+    """Return the optimizer named, and its number: the share of momentum kept, or AdamW's weight decay.
+
+    >>> parse_optimizer("sgd"), parse_optimizer("momentum:0.95"), parse_optimizer("adamw")
+    (('sgd', 0.0), ('momentum', 0.95), ('adamw', 0.01))
+    """
+    name, _, number = str(text).partition(":")
+    if name not in OPTIMIZERS:
+        raise unknown_name("optimizer", name, tuple(OPTIMIZERS))
+    default = OPTIMIZERS[name]
+    try:
+        value = float(number) if number else default or 0.0
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < 1 or (number and default is None):
+        allowed = "'sgd'" if default is None else f"{name!r} or '{name}:x' with 0 <= x < 1"
+        raise ConfigError(f"optimizer={text!r} cannot be read; choose {allowed}")
+    return name, value
+
+
+@dataclass(frozen=True)
+class WarmupCosine:
+    """A step size that grows to ``peak`` over ``warmup`` rounds and falls along a cosine to ``last``.
+
+    >>> schedule = WarmupCosine(peak=0.1, rounds=10, warmup=2)
+    >>> [round(schedule(k), 4) for k in (0, 1, 2, 6, 9)]
+    [0.05, 0.1, 0.1, 0.05, 0.0038]
+    """
+
+    peak: float
+    rounds: int
+    warmup: int = 0
+    last: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_positive("peak", self.peak)
+        require_int("rounds", self.rounds, 1)
+        require_int("warmup", self.warmup, 0, self.rounds - 1)
+        require_positive("last", self.last, zero_allowed=True)
+
+    def __call__(self, round: int) -> float:
+        """Return eta of the given round."""
+        if round < self.warmup:
+            return self.peak * (round + 1) / self.warmup
+        share = min(1.0, (round - self.warmup) / (self.rounds - self.warmup))
+        return self.last + (self.peak - self.last) * (1 + math.cos(math.pi * share)) / 2
+
+
 @dataclass(frozen=True, kw_only=True)
 class FedPAQConfig:
     """Parameters of one FedPAQ run (the paper's symbol in brackets).
 
     ``clients_per_round`` [r], ``local_steps`` [tau], ``total_steps`` [T], ``batch_size`` [B]
     (None: each step uses all of the client's samples), ``step_size`` [eta]: a number, or a
-    function of the round k = 0, 1, ...; ``seed`` fixes every draw of the run.
+    function of the round k = 0, 1, ... (``WarmupCosine`` is one); ``seed`` fixes every draw of the run.
+
+    ``optimizer`` says how a local step uses its gradient: ``sgd`` as in the paper, ``momentum:0.9`` or
+    ``adamw:0.01`` (the number is the share kept, or the weight decay). Its state starts anew in every round.
+    ``precision="bfloat16"`` computes local gradients under autocast; params and updates stay float32.
 
     >>> config = FedPAQConfig(clients_per_round=25, local_steps=5, total_steps=100, step_size=0.5)
     >>> config.num_rounds
@@ -71,6 +127,8 @@ class FedPAQConfig:
     batch_size: int | None = 10
     step_size: StepSize
     seed: int = 0
+    optimizer: str = "sgd"
+    precision: str = "float32"
 
     def __post_init__(self) -> None:
         require_int("clients_per_round", self.clients_per_round, 1)
@@ -79,9 +137,12 @@ class FedPAQConfig:
         if self.batch_size is not None:
             require_int("batch_size", self.batch_size, 1)
         require_int("seed", self.seed, 0, 2**64 - 1)
-        for name in (*_SHAPE, "seed"):  # NumPy's integers overflow, and JSON cannot hold them
+        for name in _COUNTS:  # NumPy's integers overflow, and JSON cannot hold them
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, operator.index(getattr(self, name)))
+        parse_optimizer(self.optimizer)
+        if self.precision not in PRECISIONS:
+            raise unknown_name("precision", self.precision, PRECISIONS)
         if self.total_steps % self.local_steps:
             raise ConfigError(
                 f"total_steps={self.total_steps} is not a multiple of local_steps={self.local_steps}; "
@@ -121,7 +182,7 @@ class FedPAQConfig:
 
 
 def require_same_shape(configs: Sequence[FedPAQConfig]) -> FedPAQConfig:
-    """Return the first config after checking that all share r, tau, T and B, as one batch must."""
+    """Return the first config after checking that all share r, tau, T, B and the optimizer, as one batch must."""
     if not configs:
         raise ConfigError("configs=[] is empty; a sweep needs at least one config")
     for name in _SHAPE:

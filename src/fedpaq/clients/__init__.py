@@ -6,6 +6,7 @@ Every executor sees the same draws; they differ in speed and, by float rounding,
 from __future__ import annotations
 
 from fedpaq.clients.batched import Batched
+from fedpaq.clients.captured import Captured
 from fedpaq.clients.choice import EXECUTORS, Executor, choose_executor
 from fedpaq.clients.dense import Dense
 from fedpaq.clients.sequential import Sequential, train_one_client
@@ -15,6 +16,7 @@ from fedpaq.clients.work import LocalWork, draw_participants, local_work
 __all__ = [
     "EXECUTORS",
     "Batched",
+    "Captured",
     "Dense",
     "Executor",
     "LocalWork",

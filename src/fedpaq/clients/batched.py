@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fedpaq.clients.graphs import Graphs
+from fedpaq.clients.steps import require_plain
 from fedpaq.clients.work import LocalWork
 from fedpaq.errors import ConfigError
 from fedpaq.problems import Problem
@@ -36,8 +37,9 @@ class Batched:
         """Return x_{k,tau}^(i) - x_k for every job: (jobs, p), rows spaced for aligned access."""
         if problem.dense_network is None:
             raise ConfigError("executor='batched' needs a dense ReLU network; choose 'auto'")
+        require_plain(self.name, work)
         step = partial(descend, problem, problem.dense_network)
-        return self.graphs.run(problem, step, *work.tensors(problem.inputs.device))
+        return self.graphs.run((problem,), step, *work.tensors(problem.inputs.device))
 
 
 def descend(

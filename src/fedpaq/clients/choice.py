@@ -1,8 +1,8 @@
 """Choice: which executor does a problem's local work, by model, device and number of participants.
 
-Dense networks have executors of their own. For any other module vmap and the sequential loop are
-tried on a few clients, once per problem and order of magnitude of r, and the faster one is
-remembered: vmap wins for small modules and many clients, a plain loop can win for convolutions.
+Dense networks have executors of their own. For any other module what fits is timed on a few clients, once per
+problem, kind of step and order of magnitude of r, and the fastest is remembered: vmap wins for small modules and
+many clients, one client after another for large ones.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from __future__ import annotations
 import time
 import warnings
 import weakref
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 
 from fedpaq.clients import dense
 from fedpaq.clients.batched import Batched
+from fedpaq.clients.captured import Captured, reason_not_copied
 from fedpaq.clients.dense import Dense
 from fedpaq.clients.sequential import Sequential
 from fedpaq.clients.vectorised import Vectorised, reason_not_vectorisable
@@ -26,7 +29,8 @@ from fedpaq.hardware.ranks import ALONE, Ranks
 from fedpaq.problems import Problem
 
 TRIED_CLIENTS = 16  # enough to show what batching them gains
-MARGIN = 1.2  # the loop must be this much faster to be preferred: near ties stay with vmap
+TRIED_SECONDS = 0.2  # for a step of that many clients one by one: what takes longer is too large for vmap to win
+STEPS, REPEATS, PATIENCE = 4, 6, 1.0  # local steps of a trial, trials at most, seconds after which one is enough
 
 
 class Executor(Protocol):
@@ -45,64 +49,77 @@ EXECUTORS: dict[str, type[Any]] = {
     "vectorised": Vectorised,
     "dense": Dense,
     "batched": Batched,
+    "captured": Captured,
 }
-_remembered: weakref.WeakKeyDictionary[Problem, dict[int, Executor]] = weakref.WeakKeyDictionary()
+_remembered: weakref.WeakKeyDictionary[Problem, dict[Any, str]] = weakref.WeakKeyDictionary()
 
 
 def choose_executor(
-    executor: str | Executor, problem: Problem, clients_per_round: int = 25, ranks: Ranks = ALONE
+    executor: str | Executor,
+    problem: Problem,
+    clients_per_round: int = 25,
+    ranks: Ranks = ALONE,
+    like: FedPAQConfig | None = None,
 ) -> Executor:
     """Return the executor named, or for ``auto`` the fastest that can take this problem's module.
 
-    The first rank chooses for all.
+    Batch size, optimizer and precision are those of a config it is ``like``. The first rank chooses for all.
     """
     if not isinstance(executor, str):
         return executor
+    like = like or FedPAQConfig(clients_per_round=1, local_steps=1, total_steps=1, step_size=1e-3)
     if ranks.size == 1:
-        return _choose(executor, problem, clients_per_round)
-    name = _choose(executor, problem, clients_per_round).name if ranks.is_first else ""
+        return _choose(executor, problem, clients_per_round, like)
+    name = _choose(executor, problem, clients_per_round, like).name if ranks.is_first else ""
     agreed: Executor = EXECUTORS[ranks.broadcast(name.encode()).decode()]()
     return agreed
 
 
-def _choose(executor: str, problem: Problem, clients_per_round: int) -> Executor:
+def _choose(executor: str, problem: Problem, clients_per_round: int, like: FedPAQConfig) -> Executor:
     if executor not in ("auto", *EXECUTORS):
         raise unknown_name("executor", executor, ("auto", *EXECUTORS))
-    if executor in ("sequential", "dense", "batched"):
+    if executor == "vectorised" and (reason := reason_not_vectorisable(problem)) is not None:
+        warnings.warn(
+            f"executor='vectorised': vmap cannot take this module ({reason}); using 'captured'", stacklevel=4
+        )
+        executor = "captured"
+    if executor != "auto":
         chosen: Executor = EXECUTORS[executor]()
         return chosen
-    if executor == "auto" and dense.is_available(problem):
-        return Dense()
-    if executor == "auto" and problem.dense_network is not None and problem.inputs.device.type == "cuda":
-        return Batched()
-    reason = reason_not_vectorisable(problem)
-    if reason is None:
-        return Vectorised() if executor == "vectorised" else _tried(problem, clients_per_round)
-    warnings.warn(
-        f"executor={executor!r}: vmap cannot take this module ({reason}); using 'sequential', which is slower",
-        stacklevel=4,
-    )
-    return Sequential()
-
-
-def _tried(problem: Problem, clients_per_round: int) -> Executor:
-    """Return the faster of vmap and the loop on a few of this problem's clients."""
+    if (like.optimizer, like.precision) == ("sgd", "float32") and problem.dense_network is not None:
+        if dense.is_available(problem):
+            return Dense()
+        if problem.inputs.device.type == "cuda":
+            return Batched()
     remembered = _remembered.setdefault(problem, {})
-    magnitude = clients_per_round.bit_length()
-    if magnitude not in remembered:
-        clients = min(clients_per_round, TRIED_CLIENTS, problem.num_clients)
-        batched, looped = (_seconds(each, problem, clients) for each in (Vectorised(), Sequential()))
-        remembered[magnitude] = Sequential() if looped * MARGIN < batched else Vectorised()
-    return remembered[magnitude]
+    key = (clients_per_round.bit_length(), like.batch_size, like.optimizer, like.precision)
+    if key not in remembered:
+        remembered[key] = _fastest(problem, clients_per_round, like)
+    fastest: Executor = EXECUTORS[remembered[key]]()
+    return fastest
 
 
-def _seconds(executor: Executor, problem: Problem, clients: int) -> float:
-    """Return the least seconds of two local steps of some clients, after a warm-up."""
-    config = FedPAQConfig(clients_per_round=clients, local_steps=2, total_steps=2, step_size=1e-3)
+def _fastest(problem: Problem, clients_per_round: int, like: FedPAQConfig) -> str:
+    """Return the name of the fastest executor on a few of this problem's clients."""
+    clients = min(clients_per_round, TRIED_CLIENTS, problem.num_clients)
+    looped: Executor = Captured() if reason_not_copied(problem) is None else Sequential()
+    if clients * _seconds(looped, problem, 1, like) > TRIED_SECONDS or reason_not_vectorisable(problem) is not None:
+        return looped.name
+    by_name = {each.name: _seconds(each, problem, clients, like) for each in (looped, Vectorised())}
+    return min(by_name, key=by_name.__getitem__)
+
+
+def _seconds(executor: Executor, problem: Problem, clients: int, like: FedPAQConfig) -> float:
+    """Return the least seconds of a local step of some clients, after a warm-up."""
+    config = replace(like, clients_per_round=clients, local_steps=STEPS, total_steps=STEPS, step_size=1e-3)
     (work, *_) = local_work(problem, [config], 0, problem.initial_params[None], np.arange(clients)[None])
-    times = []
-    for _ in range(3):
+    times: list[float] = []
+    while len(times) < 2 or (len(times) < REPEATS and sum(times[1:]) < TRIED_SECONDS):
         start = time.perf_counter()
         executor.local_updates(problem, work)
+        if problem.inputs.is_cuda:
+            torch.cuda.synchronize(problem.inputs.device)
         times.append(time.perf_counter() - start)
-    return min(times[1:])
+        if times[0] > PATIENCE:  # a warm-up does not take so long, the steps do
+            break
+    return min(times[1:] or times) / STEPS

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedpaq.clients.steps import require_plain
 from fedpaq.clients.work import LocalWork
 from fedpaq.errors import ConfigError
 from fedpaq.kernels import numba as compiled
@@ -30,6 +31,7 @@ class Dense:
         network, kernels = problem.dense_network, compiled.load("dense_network")
         if network is None or kernels is None:
             raise ConfigError("executor='dense' needs numba and a dense ReLU network; choose 'auto'")
+        require_plain(self.name, work)
         labels = network.loss == CROSS_ENTROPY
         updates = np.empty((len(work), problem.dimension), np.float32)
         with one_blas_thread():

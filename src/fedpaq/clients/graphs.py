@@ -39,23 +39,24 @@ class Captured:
 
 
 class Graphs:
-    """The graphs of one executor, by problem and shapes. Pass one executor to many runs to share them."""
+    """The graphs of one executor, by key and shapes. Pass one executor to many runs to share them."""
 
     def __init__(self, *, capture: bool = True) -> None:
         self._capture = capture
         self._seen: dict[Any, Captured | None] = {}  # None: seen once, not yet captured
-        self._problems: list[Any] = []  # kept alive: their ids are part of the keys
 
-    def run(self, problem: Any, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-        """Return function(received, run_of, step_sizes, samples), replayed where a graph can serve."""
+    def run(self, key: tuple[Any, ...], function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+        """Return function(received, run_of, step_sizes, samples), replayed where a graph can serve.
+
+        The ``key`` names all else that the function depends on, such as the problem.
+        """
         received, run_of = tensors[:2]
         size = 4 * len(run_of) * received.shape[1]
         if not self._capture or received.device.type != "cuda" or size > CAPTURE_BYTES:
             return function(*tensors)
-        key = (id(problem), *(tuple(tensor.shape) for tensor in tensors))
+        key = (*key, *(tuple(tensor.shape) for tensor in tensors))
         if key not in self._seen:
             self._seen[key] = None
-            self._problems.append(problem)
             return function(*tensors)
         captured = self._seen[key] or self._captured(key, function, tensors)
         return function(*tensors) if captured is None else captured.replay(tensors)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedpaq.clients.steps import Optimizer, autocast
 from fedpaq.clients.work import LocalWork, local_work
 from fedpaq.config import FedPAQConfig, require_int
 from fedpaq.errors import ConfigError
@@ -38,11 +39,15 @@ class Sequential:
         """Return x_{k,tau}^(i) of one job, from the ``received`` x_k (p,)."""
         params = received.clone()  # Alg. 1, line 5
         step_size = float(work.step_sizes[work.run_of[job]])
+        optimizer = Optimizer(work.optimizer, params)
         for samples in work.samples[job]:  # Alg. 1, line 6
             inputs, targets = problem.batch(samples)
             params.requires_grad_(True)
-            (gradient,) = torch.autograd.grad(problem.objective(params, inputs, targets), params)
-            params = params.detach() - step_size * gradient  # Alg. 1, line 9
+            with autocast(work, params.device):
+                value = problem.objective(params, inputs, targets)
+            (gradient,) = torch.autograd.grad(value, params)
+            params = params.detach()
+            optimizer.step(params, gradient, step_size)  # Alg. 1, line 9
         return params
 
 

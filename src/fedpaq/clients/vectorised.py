@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedpaq.clients.graphs import Graphs
+from fedpaq.clients.steps import Optimizer, autocast
 from fedpaq.clients.work import LocalWork
 from fedpaq.problems import Problem
 
@@ -31,12 +33,12 @@ class Vectorised:
     def local_updates(self, problem: Problem, work: LocalWork) -> Tensor:
         """Return x_{k,tau}^(i) - x_k for every job: (jobs, p)."""
         device, chunk = problem.inputs.device, self._jobs_per_chunk(problem, work)
-        step = partial(descend, problem)
+        step, key = partial(descend, problem, work), (problem, work.optimizer, work.precision)
         if chunk >= len(work):
-            return self.graphs.run(problem, step, *work.tensors(device))
+            return self.graphs.run(key, step, *work.tensors(device))
         updates = torch.empty(len(work), problem.dimension, device=device)
         for jobs, part in work.chunks(chunk):
-            updates[jobs] = self.graphs.run(problem, step, *part.tensors(device))
+            updates[jobs] = self.graphs.run(key, step, *part.tensors(device))
         return updates
 
     def _jobs_per_chunk(self, problem: Problem, work: LocalWork) -> int:
@@ -48,15 +50,23 @@ class Vectorised:
         return max(1, int(budget // per_job))
 
 
-def descend(problem: Problem, received: Tensor, run_of: Tensor, step_sizes: Tensor, samples: Tensor) -> Tensor:
-    """Return the updates (jobs, p) of jobs that start from received[run_of] and see samples (jobs, tau, B)."""
+def descend(
+    problem: Problem, like: LocalWork, received: Tensor, run_of: Tensor, step_sizes: Tensor, samples: Tensor
+) -> Tensor:
+    """Return the updates (jobs, p) of jobs that start from received[run_of] and see samples (jobs, tau, B).
+
+    The optimizer and the precision are those of the work they are ``like``.
+    """
     gradients = torch.func.vmap(problem.gradient)
     rates, start = step_sizes[run_of][:, None], received[run_of]  # (jobs, 1), (jobs, p)
-    params = start
+    params = start.clone()
+    optimizer = Optimizer(like.optimizer, params)
     for step in range(samples.shape[1]):
         inputs, targets = problem.batch(samples[:, step])  # (jobs, B, ...)
-        params = params - rates * gradients(params, inputs, targets)
-    return params - start
+        with autocast(like, params.device):
+            gradient = gradients(params, inputs, targets)
+        optimizer.step(params, gradient, rates)
+    return params.sub_(start)
 
 
 def reason_not_vectorisable(problem: Problem) -> str | None:
@@ -71,7 +81,9 @@ def reason_not_vectorisable(problem: Problem) -> str | None:
         for values in (problem.inputs, problem.targets)
     )
     try:
-        torch.func.vmap(problem.gradient)(params, inputs, targets)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message=".*batching rule")  # torch would loop over the clients
+            torch.func.vmap(problem.gradient)(params, inputs, targets)
     except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return None

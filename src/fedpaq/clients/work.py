@@ -8,7 +8,7 @@ same samples.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,8 @@ class LocalWork:
     step_sizes: npt.NDArray[np.float32]  # (runs,)
     samples: Any  # (jobs, tau, B) sample numbers: int64 array, or tensor where the data is on a GPU
     round: int
+    optimizer: str = "sgd"
+    precision: str = "float32"
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -63,14 +65,12 @@ class LocalWork:
 
     def part(self, jobs: Any) -> LocalWork:
         """Return the work of some jobs only."""
-        return LocalWork(
-            self.params,
-            self.run_of[jobs],
-            self.clients[jobs],
-            self.seeds[jobs],
-            self.step_sizes,
-            self.samples[jobs],
-            self.round,
+        return replace(
+            self,
+            run_of=self.run_of[jobs],
+            clients=self.clients[jobs],
+            seeds=self.seeds[jobs],
+            samples=self.samples[jobs],
         )
 
     def chunks(self, size: int) -> Iterator[tuple[slice, LocalWork]]:
@@ -119,7 +119,10 @@ def local_work(
     shape = configs[0]
     for jobs in _parts(problem.partition, clients, shape.batch_size, _jobs_at_once(problem, shape, memory_budget)):
         samples = samples_of(problem, shape, seeds[jobs], round, clients[jobs])
-        yield LocalWork(params, run_of[jobs], clients[jobs], seeds[jobs], step_sizes, samples, round)
+        yield LocalWork(
+            params, run_of[jobs], clients[jobs], seeds[jobs], step_sizes, samples, round,
+            shape.optimizer, shape.precision,
+        )  # fmt: skip
 
 
 def samples_of(problem: Problem, shape: FedPAQConfig, seeds: npt.NDArray[np.uint64], round: int, clients: Int64) -> Any:

@@ -6,6 +6,7 @@ where x = ``params`` is the flat float32 concatenation of the module's trainable
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.batchnorm import _NormBase
 
 from fedpaq.config import require_positive
 from fedpaq.errors import ConfigError, DatasetError
 from fedpaq.problems.dense_network import DenseNetwork, recognise
 from fedpaq.problems.partitions import Partition
-from fedpaq.problems.trial import as_tensor, count_correct, label_kind, require_labels, try_loss, try_model
+from fedpaq.problems.trial import as_tensor, count_correct, draws, label_kind, require_labels, try_loss, try_model
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 EVALUATION_ROWS = 8192  # samples per forward pass: large products, bounded memory
@@ -95,11 +96,8 @@ class Problem:
 
     @cached_property
     def draws_at_random(self) -> bool:
-        """Whether the module itself draws random numbers while training (dropout)."""
-        return any(module.p > 0 for module in self._dropouts())
-
-    def _dropouts(self) -> list[_DropoutNd]:
-        return [m for m in self.model.modules() if isinstance(m, _DropoutNd) and m.training]
+        """Whether the module itself draws random numbers while training (dropout): tried on two samples."""
+        return draws(self)
 
     @cached_property
     def initial_params(self) -> npt.NDArray[np.float32]:
@@ -121,13 +119,27 @@ class Problem:
         Buffers start from the module's own for every call and changes to them are discarded:
         they are not part of x.
         """
-        return self._call(self.unflatten(params), inputs)
+        return self.call(self.unflatten(params), inputs)
 
-    def _call(self, parts: dict[str, Tensor], inputs: Tensor) -> Tensor:
+    def call(self, parts: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        """Return the model's outputs under the given tensors, named as its parameters."""
         frozen = self._on(inputs.device, self._frozen)
         buffers = {key: value.clone() for key, value in self._on(inputs.device, self._buffers).items()}
         result: Tensor = torch.func.functional_call(self.model, {**parts, **frozen, **buffers}, (inputs,))
         return result
+
+    def replica(self, parts: dict[str, Tensor]) -> nn.Module:
+        """Return a copy of the module whose parameters are the given tensors (in place), under their names.
+
+        Its buffers are copies; what it does to them must be undone before each call to equal ``outputs``.
+        """
+        device, named = next(iter(parts.values())).device, dict(self.model.named_parameters())
+        memo: dict[int, Any] = {id(named[key]): nn.Parameter(value) for key, value in parts.items()}
+        for key, value in self._on(device, self._frozen).items():
+            memo[id(named[key])] = nn.Parameter(value, requires_grad=False)
+        for key, value in self.model.named_buffers():
+            memo[id(value)] = self._buffers[key].to(device, copy=True)
+        return copy.deepcopy(self.model, memo)
 
     def objective(self, params: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return the regularised mean loss of ``params`` on a batch, differentiable."""
@@ -142,7 +154,7 @@ class Problem:
         Differentiates by the module's tensors, not by the flat vector: the backward pass of a slice
         would write p zeros for each of them.
         """
-        by_part = torch.func.grad(lambda parts: self.loss(self._call(parts, inputs), targets))
+        by_part = torch.func.grad(lambda parts: self.loss(self.call(parts, inputs), targets))
         parts = by_part(self.unflatten(params))
         flat = torch.cat([parts[key].reshape(-1) for key in self._parameters])
         return flat + self.regularization * params if self.regularization else flat
@@ -158,7 +170,7 @@ class Problem:
             )
         kind = self._label_kind
         total, correct, counted = 0.0, 0, 0
-        with torch.no_grad(), _silenced(self._dropouts()):
+        with torch.no_grad(), _evaluating(self.model):
             for x, y in self._held():
                 outputs = self.outputs(flat, x)
                 total += float(self.loss(outputs, y)) * len(x)
@@ -253,7 +265,7 @@ class Problem:
         for name, values in (("inputs", self.inputs), ("targets", self.targets)):
             if not bool(torch.isfinite(values).all()):
                 raise DatasetError(f"{name} hold NaN or infinity; clean the data first")
-        with _silenced(self._dropouts()):  # a trial must not move torch's global generator
+        with _evaluating(self.model):  # a trial must not move torch's global generator
             outputs = try_model(self)
         self._label_kind = label_kind(outputs, self.targets)
         if self._label_kind == "classes":
@@ -262,14 +274,21 @@ class Problem:
 
 
 @contextmanager
-def _silenced(dropouts: list[_DropoutNd]) -> Iterator[None]:
-    """Evaluate without dropout; batch statistics stay as in training, since buffers are not learnt."""
-    for module in dropouts:
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluate without dropout; batch statistics stay as in training, since buffers are not learnt.
+
+    Attention goes its usual way too: PyTorch's fast path for evaluation warns of prototypes.
+    """
+    training = [each for each in model.modules() if each.training and not isinstance(each, _NormBase)]
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    for module in training:
         module.training = False
     try:
         yield
     finally:
-        for module in dropouts:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        for module in training:
             module.training = True
 
 

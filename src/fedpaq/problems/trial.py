@@ -83,6 +83,20 @@ def try_loss(problem: Problem, outputs: Tensor) -> None:
         )
 
 
+def draws(problem: Problem) -> bool:
+    """Tell whether the model or the loss, as in training, moves torch's generator, which is put back."""
+    x, y = problem.inputs[:2], problem.targets[:2]
+    flat, gpus = torch.from_numpy(problem.initial_params).to(x.device), [x.device] if x.is_cuda else []
+
+    def states() -> list[Tensor]:
+        return [torch.get_rng_state(), *(torch.cuda.get_rng_state(gpu) for gpu in gpus)]
+
+    with torch.no_grad(), torch.random.fork_rng(devices=gpus):
+        before = states()
+        problem.loss(problem.outputs(flat, x), y)
+        return not all(map(torch.equal, before, states()))
+
+
 def label_kind(outputs: Tensor, targets: Tensor) -> LabelKind | None:
     """Tell how accuracy is counted: class numbers, zeros and ones for a single logit, or not at all."""
     if outputs.ndim == 2 and outputs.shape[1] > 1:
