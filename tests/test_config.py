@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import operator
@@ -17,7 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedpaq
-from fedpaq.config import FedPAQConfig, require_int, require_positive, require_same_shape, round_to_4_digits
+from fedpaq.config import (
+    FedPAQConfig,
+    WarmupCosine,
+    require_int,
+    require_positive,
+    require_same_shape,
+    round_to_4_digits,
+)
 from fedpaq.errors import ConfigError
 from fedpaq.problems import synthetic_quadratic
 
@@ -135,7 +143,8 @@ def test_integers_of_numpy_become_pythons_own(kind):
     config = make(**{name: kind(value) for name, value in COUNTS.items()})
     assert config == make(**COUNTS) and hash(config) == hash(make(**COUNTS))
     assert all(type(getattr(config, name)) is int for name in COUNTS)
-    assert json.loads(json.dumps(config.to_dict())) == {**COUNTS, "step_size": 0.1}
+    plain = {"step_size": 0.1, "optimizer": "sgd", "precision": "float32"}
+    assert json.loads(json.dumps(config.to_dict())) == {**COUNTS, **plain}
 
 
 def test_a_run_with_integers_of_numpy_is_the_run_with_pythons():
@@ -220,3 +229,42 @@ def test_rounding_keeps_four_digits_and_happens_once(step_size):
         round_to_4_digits(step_size)
     ) == round_to_4_digits(step_size)
     assert len(Decimal(repr(round_to_4_digits(step_size))).normalize().as_tuple().digits) <= 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("adam", "unknown optimizer 'adam'; known: sgd, momentum, adamw .*did you mean 'adamw'"),
+        ("sgd:0.1", "optimizer='sgd:0.1' cannot be read; choose 'sgd'"),
+        ("momentum:1", "optimizer='momentum:1' cannot be read; choose 'momentum' or 'momentum:x' with 0 <= x < 1"),
+        ("adamw:nan", "optimizer='adamw:nan' cannot be read"),
+        ("adamw:much", "optimizer='adamw:much' cannot be read"),
+        (None, "unknown optimizer 'None'"),
+    ],
+)
+def test_an_optimizer_that_cannot_be_read_is_refused(text, message):
+    with pytest.raises(ConfigError, match=message):
+        make(optimizer=text)
+
+
+def test_a_precision_that_nothing_computes_in_is_refused():
+    with pytest.raises(ConfigError, match="unknown precision 'float16'; known: float32, bfloat16"):
+        make(precision="float16")
+
+
+def test_the_configs_of_a_sweep_share_optimizer_and_precision():
+    for change in ({"optimizer": "adamw"}, {"precision": "bfloat16"}):
+        with pytest.raises(ConfigError, match=f"{next(iter(change))} takes 2 values"):
+            require_same_shape([make(), make(**change)])
+
+
+def test_warm_up_and_cosine_stay_between_last_and_peak_and_serve_as_a_step_size():
+    schedule = WarmupCosine(peak=0.2, rounds=40, warmup=4, last=0.01)
+    values = [schedule(k) for k in range(40)]
+    assert values[:5] == pytest.approx([0.05, 0.1, 0.15, 0.2, 0.2])
+    assert all(a > b for a, b in itertools.pairwise(values[4:])) and 0.01 < values[-1] < 0.012
+    assert make(step_size=schedule).step_size_at(3) == pytest.approx(0.2)
+    assert make(step_size=schedule).to_dict()["step_size"] == repr(schedule)
+    for wrong in ({"peak": 0.0}, {"rounds": 0}, {"warmup": 40}, {"last": -0.1}):
+        with pytest.raises(ConfigError):
+            WarmupCosine(**{"peak": 0.2, "rounds": 40, **wrong})

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fedpaq import codec, downlink, problems, quantizers
     from fedpaq.algorithm import sweep, train
     from fedpaq.codec import accumulate, decode, encode, encode_batch, message_bits, read_header
-    from fedpaq.config import FedPAQConfig
+    from fedpaq.config import FedPAQConfig, WarmupCosine
     from fedpaq.cost_model import CostModel
     from fedpaq.downlink import Changes, Dense
     from fedpaq.errors import (
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "algorithm": "sweep train",
     "codec": "accumulate decode encode encode_batch message_bits read_header",
-    "config": "FedPAQConfig",
+    "config": "FedPAQConfig WarmupCosine",
     "cost_model": "CostModel",
     "downlink": "Changes Dense",
     "errors": "CheckpointError ConfigError DatasetError DivergedError FedPAQError LostRankError MissingExtraError "

@@ -52,6 +52,6 @@ def test_the_dense_executor_knows_each_loss(loss, rng):
 def test_without_numba_auto_vectorises_and_dense_says_why(monkeypatch, config):
     monkeypatch.setattr(compiled, "load", lambda name: None)
     problem = make_problem("mlp")
-    assert choose_executor("auto", problem).name in ("vectorised", "sequential")
+    assert choose_executor("auto", problem).name in ("vectorised", "captured")
     with pytest.raises(ConfigError, match="needs numba"):
         Dense().local_updates(problem, work_of(problem, config))

@@ -53,7 +53,11 @@ def run(
     accounting: Annotated[
         str, typer.Option(help="How uploaded bits are counted: payload, fixed-width or elias.")
     ] = "payload",
-    executor: Annotated[str, typer.Option(help="auto, sequential, vectorised, dense or batched.")] = "auto",
+    executor: Annotated[str, typer.Option(help="auto, captured, dense, batched, vectorised or sequential.")] = "auto",
+    optimizer: Annotated[
+        str, typer.Option(help="How a local step uses its gradient: sgd, momentum:0.9 or adamw:0.01.")
+    ] = "sgd",
+    precision: Annotated[str, typer.Option(help="Of local gradients: float32 or bfloat16.")] = "float32",
     device: Annotated[str, typer.Option(help="cpu or cuda: where data and updates are kept.")] = "cpu",
     evaluate_every: Annotated[
         int, typer.Option(help="Rounds between evaluations; 0 evaluates only the last round.")
@@ -126,6 +130,8 @@ def run(
         batch_size=batch_size,
         step_size=problems.suggested_step_size(problem) if step_size is None else step_size,
         seed=seed,
+        optimizer=optimizer,
+        precision=precision,
     )
     chosen, plain = options.choose_quantizer(quantizer, levels, bucket_size), Identity()
     way_down, dense = downlinks.parse(downlink), downlinks.Dense()

@@ -237,7 +237,7 @@ def reason_not_copied(problem: Problem) -> str | None:
     try:
         module = problem.replica(parts)
         named = dict(module.named_parameters())
-        leaves = {key: named[key] for key in parts}
+        leaves: dict[str, Tensor] = {key: named[key] for key in parts}
         for call in (module, lambda inputs: problem.call(leaves, inputs)):
             with torch.random.fork_rng(devices=gpus):
                 torch.manual_seed(0)

@@ -79,9 +79,7 @@ def _choose(executor: str, problem: Problem, clients_per_round: int, like: FedPA
     if executor not in ("auto", *EXECUTORS):
         raise unknown_name("executor", executor, ("auto", *EXECUTORS))
     if executor == "vectorised" and (reason := reason_not_vectorisable(problem)) is not None:
-        warnings.warn(
-            f"executor='vectorised': vmap cannot take this module ({reason}); using 'captured'", stacklevel=4
-        )
+        warnings.warn(f"executor='vectorised': vmap cannot take this module ({reason}); using 'captured'", stacklevel=4)
         executor = "captured"
     if executor != "auto":
         chosen: Executor = EXECUTORS[executor]()

@@ -4,8 +4,7 @@ One implementation for all executors that differentiate: params, gradient and st
 or (jobs, p) for many. All is done in place by tensor operations, so a CUDA graph can hold it.
 """
 
-from __future__ import annotations
-
+import math
 from contextlib import AbstractContextManager
 
 import torch
@@ -44,9 +43,13 @@ class Optimizer:
             mean, square = self._state
             mean.lerp_(gradient, 1 - FIRST)
             square.mul_(SECOND).addcmul_(gradient, gradient, value=1 - SECOND)
-            denominator = (square / (1 - SECOND**self._steps)).sqrt_().add_(EPSILON)
-            slope = mean / (1 - FIRST**self._steps) / denominator
+            denominator = (square / self._weight(SECOND)).sqrt_().add_(EPSILON)
+            slope = mean / self._weight(FIRST) / denominator
             params.sub_(step_size * slope.add_(params, alpha=self._number))
+
+    def _weight(self, kept: float) -> Tensor:
+        """Return 1 - kept^steps: what an average that began at zero has seen."""
+        return -torch.expm1(self._steps * math.log(kept))
 
 
 def autocast(work: LocalWork, device: torch.device) -> AbstractContextManager[None]:
