@@ -11,6 +11,7 @@ import torch
 from hypothesis import settings
 
 import fedpaq
+from fedpaq.kernels import threads
 from small_problems import make_problem
 
 # Tests run in two processes on two cores: one thread each, or torch's threads wait for one another.
@@ -50,6 +51,13 @@ def logistic() -> fedpaq.Problem:
 def config() -> fedpaq.FedPAQConfig:
     """A short run."""
     return fedpaq.FedPAQConfig(clients_per_round=5, local_steps=3, total_steps=12, batch_size=4, step_size=0.1, seed=11)
+
+
+@pytest.fixture(params=[1, 4], ids=["one thread", "four threads"])
+def spread_over_threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels do all their jobs in the caller, then all of them on threads, however little there is to do."""
+    monkeypatch.setattr(threads, "cores", lambda: request.param)
+    monkeypatch.setattr(threads, "WORTH_A_THREAD", 1e-9)
 
 
 @pytest.fixture

@@ -45,6 +45,7 @@ def test_compiled_words_equal_the_numpy_twin(seed, round, client, purpose, start
     assert np.array_equal(words(purpose, key, count, start), words_numpy(purpose, key, start, count))
 
 
+@pytest.mark.usefixtures("spread_over_threads")
 def test_every_compiled_draw_equals_its_twin_without_numba(monkeypatch):
     seeds = np.array([1, 2**63 + 5, 7], np.uint64)
     clients, sizes = np.array([0, 9, 2**31]), np.array([1, 200, 2**31])

@@ -1,10 +1,12 @@
 """Federated learning with tiny uploads: FedPAQ as published, entropy-coded on the wire.
 
 Names are loaded when first used, so that ``import fedpaq`` costs nothing and a Flower client that
-only quantizes never imports torch.
+only quantizes never imports torch. Settings of torch's threads are made here, where torch is not loaded yet and the
+user has not made them.
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -53,6 +55,23 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names.spli
 _PACKAGES = ("codec", "downlink", "problems", "quantizers")
 
 __all__ = [*sorted(_HOME), *_PACKAGES]
+
+
+def _set_up_threads() -> None:
+    """Have OpenMP's threads, which torch uses, wait for a few microseconds instead of a millisecond.
+
+    Beside other busy processes they would otherwise take each other's time. A container's quota limits their number.
+    """
+    from fedpaq.kernels.threads import quota_of_cores
+
+    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
+        os.environ["GOMP_SPINCOUNT"] = "2000"
+    quota = quota_of_cores()
+    if quota is not None:
+        os.environ.setdefault("OMP_NUM_THREADS", str(quota))
+
+
+_set_up_threads()
 
 
 def __getattr__(name: str) -> Any:

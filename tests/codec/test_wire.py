@@ -98,7 +98,8 @@ def test_a_batch_may_mix_codes_kinds_and_shapes(monkeypatch):
     assert encode_batch([]) == []
 
 
-def test_a_batch_large_enough_for_threads_is_equal_to_one_by_one():
+@pytest.mark.usefixtures("spread_over_threads")
+def test_a_batch_spread_over_threads_is_equal_to_one_by_one():
     batch = [gaussian_message(60_000, 40, seed=seed) for seed in range(4)]
     assert encode_batch(batch) == [encode(message) for message in batch]
 

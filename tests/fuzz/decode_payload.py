@@ -80,7 +80,7 @@ def main() -> None:
     from fedpaq.kernels import numba as compiled
 
     for name in ("gap_code", "block_code", "frequencies", "rotation"):  # else compiling would count as a hang
-        compiled.load(name)
+        compiled.prepare(name)
     atheris.Setup(sys.argv, check)
     atheris.Fuzz()
 

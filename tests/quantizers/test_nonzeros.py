@@ -12,7 +12,7 @@ import pytest
 from fedpaq import Key, LowPrecision, decode, encode
 from fedpaq.codec import encode_batch
 from fedpaq.kernels import numba as compiled
-from fedpaq.quantizers import QuantizedBatch, nonzeros
+from fedpaq.quantizers import QuantizedBatch
 from fedpaq.quantizers.nonzeros import collect, count
 
 
@@ -34,12 +34,11 @@ def test_a_count_beyond_16_bits_is_right():
     assert count(np.ones((2, 100_000), np.int8)).tolist() == [100_000, 100_000]
 
 
+@pytest.mark.usefixtures("spread_over_threads")
 @pytest.mark.parametrize("dtype", [np.int8, np.int16])
-@pytest.mark.parametrize("threads", [False, True])
-def test_kernels_with_and_without_threads_find_what_numpy_finds(dtype, threads, monkeypatch):
+def test_kernels_with_and_without_threads_find_what_numpy_finds(dtype, monkeypatch):
     rng = np.random.default_rng(3)
     rows = rng.integers(-2, 3, (7, 1003)).astype(dtype) * (rng.random((7, 1003)) < 0.05)
-    monkeypatch.setattr(nonzeros, "WORTH_THREADS", 0 if threads else 2**40)
     fast = collect(rows, count(rows))
     monkeypatch.setattr(compiled, "load", lambda name: None)
     slow = collect(rows, count(rows))

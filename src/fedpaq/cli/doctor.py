@@ -62,7 +62,7 @@ def _kernels() -> dict[str, str]:
     names = sorted(path.stem for path in Path(compiled.__file__).parent.glob("[a-z]*.py"))
     if importlib.util.find_spec("numba") is None:
         return dict.fromkeys(names, "numba is not installed: the NumPy twin does the work")
-    return {name: "ready" if compiled.load(name) else "missing" for name in names}
+    return {name: "ready" if compiled.prepare(name) else "missing" for name in names}
 
 
 def _data(data_dir: Path | None) -> dict[str, str]:

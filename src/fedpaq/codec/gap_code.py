@@ -44,7 +44,6 @@ GAP_WINDOW = 16
 MAGNITUDE_WINDOW = 8
 SIGNS = 12  # contexts of the sign: 3 gaps x 4 pairs of signs
 BYTES_PER_NONZERO = 8  # room to start with; a stream may need more, hardly ever does
-WORTH_THREADS = 8192  # non-zeros: about half a millisecond of work
 GAPS_AT, MAGNITUDES_AT = SIGNS, SIGNS + TABLE_SIZE
 
 CORRUPT = {
@@ -124,15 +123,13 @@ def encode_nonzeros(
     if kernels is None:
         parts = [slice(ends[j], ends[j + 1]) for j in range(len(ends) - 1)]
         return [encode_numpy(positions[part], values[part], dimension, levels, width) for part in parts]
-    worth_threads = len(ends) > 2 and len(positions) > WORTH_THREADS
-    encode = kernels.encode_on_threads if worth_threads else kernels.encode
     model = (dimension, levels, expected_excess(levels, width), initial_states(), RECIPROCALS)
     sizes = np.empty(len(ends) - 1, np.int64)
     room = BYTES_PER_NONZERO
     while True:
         starts = room * ends + 16 * np.arange(len(ends))
         out = np.empty(starts[-1], np.uint8)
-        encode(ends, positions, values, *model, out, starts, sizes)
+        kernels.encode(ends, positions, values, *model, out, starts, sizes)
         if np.all(starts[:-1] + sizes <= starts[1:]):
             return [out[start : start + size].tobytes() for start, size in zip(starts, sizes, strict=False)]
         room = 2 * room + 1  # the kernel counts on, but writes nothing beyond its part

@@ -11,7 +11,6 @@ import numpy.typing as npt
 from fedpaq.kernels import numba as compiled
 
 Int64 = npt.NDArray[np.int64]
-WORTH_THREADS = 2**20  # levels to look through: a tenth of a millisecond
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ def count(rows: npt.NDArray[Any]) -> Int64:
     if kernels is None:
         return np.asarray(np.count_nonzero(rows, axis=1), np.int64)
     counts = np.empty(len(rows), np.int64)
-    (kernels.count_on_threads if _worth_threads(rows) else kernels.count)(rows, counts)
+    kernels.count(rows, counts)
     return counts
 
 
@@ -57,9 +56,5 @@ def collect(rows: npt.NDArray[Any], counts: Int64) -> Nonzeros:
         at = np.nonzero(rows)
         return Nonzeros(rows, ends, at[1], rows[at].astype(np.int16))
     positions, values = np.empty(ends[-1], np.int64), np.empty(ends[-1], np.int16)
-    (kernels.collect_on_threads if _worth_threads(rows) else kernels.collect)(rows, ends, positions, values)
+    kernels.collect(rows, ends, positions, values)
     return Nonzeros(rows, ends, positions, values)
-
-
-def _worth_threads(rows: npt.NDArray[Any]) -> bool:
-    return len(rows) > 1 and rows.size > WORTH_THREADS

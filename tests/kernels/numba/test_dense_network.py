@@ -40,6 +40,7 @@ def plain_sgd(params, widths, batches, step_size, decay, loss):
     return np.concatenate([part.ravel() for layer in layers for part in layer])
 
 
+@pytest.mark.usefixtures("spread_over_threads")
 @pytest.mark.parametrize("loss", [0, 1, 2], ids=["cross-entropy", "logistic", "squared"])
 @pytest.mark.parametrize("widths", [(4, 3), (5, 6, 2), (3, 7, 4, 3)], ids=str)
 @pytest.mark.parametrize("decay", [0.0, 0.1])

@@ -39,12 +39,11 @@ def test_gap_streams_of_any_dimension_are_the_twin_s_and_come_back(case):
     assert read[0].dtype == np.int64 and read[1].dtype == np.int16
 
 
+@pytest.mark.usefixtures("spread_over_threads")
 @pytest.mark.parametrize("room", [0, 1, 8])
-@pytest.mark.parametrize("threads", [False, True])
-def test_streams_written_side_by_side_do_not_touch(room, threads, monkeypatch):
+def test_streams_written_side_by_side_do_not_touch(room, monkeypatch):
     """Each stream has a room of its own in one array; a stream too long for it is written again."""
     monkeypatch.setattr(gap_code, "BYTES_PER_NONZERO", room)
-    monkeypatch.setattr(gap_code, "WORTH_THREADS", 0 if threads else 2**40)
     messages = [gaussian_message(150, 30_000, seed=seed) for seed in range(5)]
     messages[2] = replace(messages[2], signed_levels=np.zeros(150, np.int16))
     at = [np.flatnonzero(message.signed_levels) for message in messages]

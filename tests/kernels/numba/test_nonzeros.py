@@ -16,18 +16,18 @@ def rows_of(dtype, density, width=200, count=7):
     return rows
 
 
+@pytest.mark.usefixtures("spread_over_threads")
 @pytest.mark.parametrize("dtype", [np.int8, np.int16])
 @pytest.mark.parametrize("density", [0.0, 0.02, 0.5, 1.0])
-@pytest.mark.parametrize("threads", ["", "_on_threads"])
 @pytest.mark.parametrize("width", [1, 63, 64, 65, 200])
-def test_positions_and_values_are_numpy_s(dtype, density, threads, width):
+def test_positions_and_values_are_numpy_s(dtype, density, width):
     kernels, rows = compiled.load("nonzeros"), rows_of(dtype, density, width)
     counts = np.empty(len(rows), np.int64)
-    getattr(kernels, f"count{threads}")(rows, counts)
+    kernels.count(rows, counts)
     assert counts.tolist() == np.count_nonzero(rows, axis=1).tolist()
     ends = np.concatenate([[0], np.cumsum(counts)])
     positions, values = np.full(ends[-1], -1), np.zeros(ends[-1], np.int16)
-    getattr(kernels, f"collect{threads}")(rows, ends, positions, values)
+    kernels.collect(rows, ends, positions, values)
     assert np.array_equal(positions, np.nonzero(rows)[1]) and np.array_equal(values, rows[rows != 0])
 
 

@@ -28,8 +28,8 @@ def nothing_said(monkeypatch):
 
 def test_compiling_is_announced_once_on_standard_error(nothing_said, capfd):
     with install_listener("numba:compile", compiled._announcer()):
-        for kernel in (njit(lambda x: x + 1), njit(lambda x: x + 2)):
-            kernel(1)
+        for function in (njit(lambda x: x + 1), njit(lambda x: x + 2)):
+            function(1)
     text = "fedpaq: preparing numeric kernels (compiled once, then cached on disk) ...\n"
     assert capfd.readouterr() == ("", text)
 

@@ -23,18 +23,19 @@ def test_the_transform_is_that_of_numpy(size):
     assert np.array_equal(values, expected)
 
 
+@pytest.mark.usefixtures("spread_over_threads")
 @pytest.mark.parametrize(("dimension", "count"), SHAPES)
 def test_rotations_are_those_of_numpy(dimension, count):
     blocks, rng = Blocks(dimension, count), np.random.default_rng(dimension)
     update = rng.standard_normal(dimension).astype(np.float32)
     factors = np.ldexp(np.float32(1), rng.integers(-3, 4, count)).astype(np.float32)
     expected = rotate_numpy(update, blocks, factors, KEY)
-    for rotate in (rotation.rotate, rotation.rotate_on_threads):
-        found = np.full((count, blocks.size), np.nan, np.float32)
-        rotate(update, blocks.length, blocks.turns, factors, KEY.seed, KEY.round, KEY.client, found)
-        assert np.array_equal(found, expected)
+    found = np.full((count, blocks.size), np.nan, np.float32)
+    rotation.rotate(update, blocks.length, blocks.turns, factors, KEY.seed, KEY.round, KEY.client, found)
+    assert np.array_equal(found, expected)
 
 
+@pytest.mark.usefixtures("spread_over_threads")
 @pytest.mark.parametrize(("dimension", "count"), SHAPES)
 def test_rotations_back_are_those_of_numpy(dimension, count):
     blocks, rng = Blocks(dimension, count), np.random.default_rng(dimension)
@@ -42,7 +43,6 @@ def test_rotations_back_are_those_of_numpy(dimension, count):
     scales = rng.random(count)
     expected = rotate_back_numpy(levels, blocks, scales, KEY)
     shape = blocks.length, blocks.size, blocks.turns
-    for back in (rotation.rotate_back, rotation.rotate_back_on_threads):
-        found = np.full(dimension, np.nan, np.float32)
-        back(levels, *shape, scales, KEY.seed, KEY.round, KEY.client, found)
-        assert np.array_equal(found, expected)
+    found = np.full(dimension, np.nan, np.float32)
+    rotation.rotate_back(levels, *shape, scales, KEY.seed, KEY.round, KEY.client, found)
+    assert np.array_equal(found, expected)

@@ -20,6 +20,7 @@ def blocks_of(size):
     return np.stack([RNG.standard_normal(size), np.where(RNG.random(size) < 0.5, -1, 1), ties, one]).astype(np.float32)
 
 
+@pytest.mark.usefixtures("spread_over_threads")
 @pytest.mark.parametrize("size", [1, 2, 64, 1024, 8192])
 @pytest.mark.parametrize("wanted", [-1, 0, 1, 7, 10**9])
 @pytest.mark.parametrize("least", [0.01, 0.4, 3.0])
@@ -27,17 +28,16 @@ def test_levels_are_those_of_numpy(size, wanted, least):
     rotated = blocks_of(size)
     wanted = np.full(4, min(wanted, size))
     guesses = np.full(4, least, np.float32)
-    for kernel in (rounding.round_blocks, rounding.round_blocks_on_threads):
-        levels, products = np.empty(rotated.size, np.int16), np.empty(4)
-        counts, largest = np.empty(4, np.int64), np.empty(4, np.int64)
-        kernel(rotated, wanted, guesses, levels, products, counts, largest)
-        for block, (values, row) in enumerate(zip(rotated, levels.reshape(4, size), strict=True)):
-            expected = round_numpy(values, int(wanted[block]), guesses[block])
-            assert np.array_equal(row, expected)
-            assert products[block] == product_numpy(values, expected)
-            assert counts[block] == np.count_nonzero(expected)
-            if counts[block]:
-                assert largest[block] == np.abs(expected).max()
+    levels, products = np.empty(rotated.size, np.int16), np.empty(4)
+    counts, largest = np.empty(4, np.int64), np.empty(4, np.int64)
+    rounding.round_blocks(rotated, wanted, guesses, levels, products, counts, largest)
+    for block, (values, row) in enumerate(zip(rotated, levels.reshape(4, size), strict=True)):
+        expected = round_numpy(values, int(wanted[block]), guesses[block])
+        assert np.array_equal(row, expected)
+        assert products[block] == product_numpy(values, expected)
+        assert counts[block] == np.count_nonzero(expected)
+        if counts[block]:
+            assert largest[block] == np.abs(expected).max()
 
 
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 1000])

@@ -6,7 +6,7 @@ One process compiles here what many would each compile at their start; the disk 
 import sys
 from pathlib import Path
 
-from fedpaq.kernels.numba import load
+from fedpaq.kernels.numba import prepare
 
 KERNELS = tuple(sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py")))
 
@@ -15,4 +15,4 @@ if __name__ == "__main__":
     if unknown:
         sys.exit(f"fedpaq: error: unknown kernels {', '.join(unknown)}; known: {', '.join(KERNELS)}")
     for name in sys.argv[1:] or KERNELS:
-        load(name)
+        prepare(name)

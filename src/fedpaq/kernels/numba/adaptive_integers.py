@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from fedpaq.kernels.numba.range_coder import get_bit, get_raw, put_bit, put_raw
+from fedpaq.kernels.numba.range_coder import UNIT, ZERO, get_bit, get_raw, put_bit, put_raw
 
 LAST_OCTAVE = 5  # ROWS // 4 - 2
 STEPS = 10
@@ -62,13 +62,13 @@ def put_integer(low, size, at, out, states, reciprocals, base, mean, value):
     context = base + row * ROW_SIZE
     step = 0
     while value >> exponent > 0:
-        low, size, at = put_decision(low, size, at, out, states, reciprocals, context, 1)
+        low, size, at = put_decision(low, size, at, out, states, reciprocals, context, UNIT)
         value -= 1 << exponent
         exponent += 1
         step += 1
         if step < STEPS:
             context += NODES
-    low, size, at = put_decision(low, size, at, out, states, reciprocals, context, 0)
+    low, size, at = put_decision(low, size, at, out, states, reciprocals, context, ZERO)
     node = 1
     modelled = min(exponent, 3)
     for depth in range(modelled):

@@ -5,8 +5,12 @@ The four lanes are written out, so that their multiplications overlap, and no br
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit, types
+
+from fedpaq.kernels.numba import kernel
 
 BLOCK_SIZE = 256
 LANE_SIZE = 64
@@ -19,11 +23,12 @@ LEAST_STATE = 1 << 15
 DIRECT = 16
 BAD_END, EMPTY_TABLE, BEYOND_LEVELS = 1, 2, 3
 
-_ROWS = [types.Array(kind, 1, "C", readonly=True) for kind in (types.int8, types.int16)]
+_KINDS: dict[str, Any] = {"b": types.int8, "h": types.int16}
+_ROWS = {char: types.Array(kind, 1, "C", readonly=True) for char, kind in _KINDS.items()}
 _BODY = types.Array(types.uint8, 1, "C", readonly=True)
 
 
-@njit([types.void(row, types.uint8[::1]) for row in _ROWS], cache=True, nogil=True)
+@kernel({char: types.void(row, types.uint8[::1]) for char, row in _ROWS.items()}, by=0)
 def classify(row, classes):
     """Write each block's class: the bit length of its sum of magnitudes."""
     for block in range(classes.size):
@@ -38,10 +43,12 @@ def classify(row, classes):
         classes[block] = length
 
 
-@njit(
-    [types.void(row, types.uint8[::1], types.uint8[::1], types.uint16[::1], types.int64[:, ::1]) for row in _ROWS],
-    cache=True,
-    nogil=True,
+@kernel(
+    {
+        char: types.void(row, types.uint8[::1], types.uint8[::1], types.uint16[::1], types.int64[:, ::1])
+        for char, row in _ROWS.items()
+    },
+    by=0,
 )
 def count_tokens(row, classes, tokens, entries, counts):
     """Write where each level's token stands (its table's start plus the token) and count them.
@@ -77,7 +84,7 @@ def push(state, at, words, bound, reciprocal):
     return state + quotient * (TOTAL - frequency) + (bound & 0xFFF), at - full
 
 
-@njit("int64(uint16[::1], int64[::1], int64[::1], uint16[::1])", cache=True, nogil=True)
+@kernel("int64(uint16[::1], int64[::1], int64[::1], uint16[::1])")
 def encode_tokens(entries, bounds, reciprocals, words):
     """Fill ``words`` from its end and return where they start."""
     at = words.size
@@ -133,13 +140,12 @@ def fill_slots(frequencies, classes, slots):
             start += frequency
 
 
-@njit(
-    [
-        f"int64(uint16[::1], int64, uint8[::1], int64[:, ::1], uint32[:, ::1], int16[::1], {kind}[::1])"
-        for kind in ("int8", "int16")
-    ],
-    cache=True,
-    nogil=True,
+@kernel(
+    {
+        char: f"int64(uint16[::1], int64, uint8[::1], int64[:, ::1], uint32[:, ::1], int16[::1], {kind}[::1])"
+        for char, kind in _KINDS.items()
+    },
+    by=6,
 )
 def decode_tokens(words, count, classes, frequencies, slots, bases, levels):
     """Fill the base levels; return the words used, or minus the kind of fault.
@@ -202,7 +208,7 @@ def octave_shift(magnitude):
     return shift
 
 
-@njit([types.int64(row, types.uint8[::1]) for row in _ROWS], cache=True, nogil=True)
+@kernel({char: types.int64(row, types.uint8[::1]) for char, row in _ROWS.items()}, by=0)
 def encode_extras(row, out):
     """Write the raw bits of the large levels, low bits first; return the bytes."""
     held, count, at = 0, 0, 0
@@ -223,7 +229,7 @@ def encode_extras(row, out):
     return at
 
 
-@njit([types.int64(_BODY, types.int64, kind[::1]) for kind in (types.int8, types.int16)], cache=True, nogil=True)
+@kernel({char: types.int64(_BODY, types.int64, kind[::1]) for char, kind in _KINDS.items()}, by=2)
 def add_extras(data, limit, levels):
     """Add the raw bits to the large levels; return 0, or the kind of fault."""
     held, count, at = 0, 0, 0

@@ -9,31 +9,39 @@ from __future__ import annotations
 
 import llvmlite.binding
 import numpy as np
-from numba import njit, prange, types
+from numba import njit, types
 from numba.extending import get_cython_function_address
+
+from fedpaq.kernels.numba import kernel
 
 # A named symbol, not a raw pointer: machine code that calls it can be cached on disk.
 llvmlite.binding.add_symbol("fedpaq_sgemm", get_cython_function_address("scipy.linalg.cython_blas", "sgemm"))
 _sgemm = types.ExternalFunction("fedpaq_sgemm", types.void(*[types.uintp] * 13))
 
 CROSS_ENTROPY, LOGISTIC, SQUARED = 0, 1, 2
-_PLAIN, _TRANSPOSED = 0, 1  # positions of "N" and "T" in ``letters``
+_LETTERS = np.frombuffer(b"NNTN", np.uint8)  # whether A and B are transposed: NN, NT, TN
 
 
 @njit
-def gemm(trans_a, trans_b, sizes, alpha, a, lead_a, b, lead_b, beta, c, lead_c, letters):
-    """C <- alpha op(A) op(B) + beta C in BLAS's column-major terms; sizes = (m, n, k)."""
-    numbers = np.empty(2, np.float32)
-    numbers[0] = alpha
-    numbers[1] = beta
-    integers = np.empty(6, np.int32)
-    integers[:3] = sizes
-    integers[3] = lead_a
-    integers[4] = lead_b
-    integers[5] = lead_c
+def copy(source, target):
+    """Copy; an assignment to a slice would have numba compile its check of shapes, for two seconds."""
+    for i in range(target.size):
+        target[i] = source[i]
+
+
+@njit
+def gemm(letters, sizes, alpha, a, lead_a, b, lead_b, beta, c, lead_c, scratch):
+    """C <- alpha op(A) op(B) + beta C in BLAS's column-major terms; sizes = (m, n, k).
+
+    BLAS takes addresses: ``scratch`` is where the numbers stand, ``letters`` the ops of A and B.
+    """
+    integers, numbers = scratch
+    integers[0], integers[1], integers[2] = sizes
+    integers[3], integers[4], integers[5] = lead_a, lead_b, lead_c
+    numbers[0], numbers[1] = alpha, beta
     text, whole, real = letters.ctypes.data, integers.ctypes.data, numbers.ctypes.data
     _sgemm(
-        text + trans_a, text + trans_b, whole, whole + 4, whole + 8, real,
+        text, text + 1, whole, whole + 4, whole + 8, real,
         a.ctypes.data, whole + 12, b.ctypes.data, whole + 16, real + 4, c.ctypes.data, whole + 20,
     )  # fmt: skip
 
@@ -63,85 +71,88 @@ def output_delta(outputs, labels, values, loss, rows, width, delta):
 
 
 @njit
-def sgd_step(params, widths, activations, deltas, batch, step_size, decay, labels, values, loss, letters):
-    """Take one SGD step on ``params`` in place; activations[0] holds the minibatch."""
+def sgd_step(params, widths, activations, deltas, batch, step_size, decay, labels, values, loss, scratch):
+    """Take one SGD step on ``params`` in place; the minibatch stands first in ``activations``, then layer by layer."""
+    one, zero = np.float32(1.0), np.float32(0.0)
+    plain, transposed, last_transposed = _LETTERS[0:2], _LETTERS[1:3], _LETTERS[2:4]
     layers = widths.size - 1
-    sizes = np.empty(3, np.int32)
-    start = 0
+    start, at = 0, 0
     for layer in range(layers):
         before, after = widths[layer], widths[layer + 1]
         weight = params[start : start + after * before]
-        bias = params[start + after * before : start + after * before + after]
-        target = activations[layer + 1]
+        start += after * before
+        source, target = activations[at : at + batch * before], activations[at + batch * before :]
+        at += batch * before
+        bias = params[start : start + after]
         for row in range(batch):
-            target[row * after : (row + 1) * after] = bias
-        sizes[0], sizes[1], sizes[2] = after, batch, before
-        gemm(_TRANSPOSED, _PLAIN, sizes, 1.0, weight, before, activations[layer], before, 1.0, target, after, letters)
+            copy(bias, target[row * after : (row + 1) * after])
+        start += after
+        sizes = (after, batch, before)
+        gemm(last_transposed, sizes, one, weight, before, source, before, one, target, after, scratch)
         if layer + 1 < layers:
             for i in range(batch * after):
-                target[i] = max(target[i], np.float32(0.0))
-        start += after * before + after
+                target[i] = max(target[i], zero)
 
-    output_delta(activations[layers], labels, values, loss, batch, widths[layers], deltas[layers])
+    output_delta(activations[at:], labels, values, loss, batch, widths[layers], deltas[at:])
     keep = np.float32(1.0 - step_size * decay)
     for layer in range(layers - 1, -1, -1):
         before, after = widths[layer], widths[layer + 1]
         start -= after * before + after
         weight = params[start : start + after * before]
-        delta = deltas[layer + 1]
+        delta = deltas[at : at + batch * after]
+        at -= batch * before
+        source, below = activations[at : at + batch * before], deltas[at : at + batch * before]
         if layer > 0:
-            sizes[0], sizes[1], sizes[2] = before, batch, after
-            gemm(_PLAIN, _PLAIN, sizes, 1.0, weight, before, delta, after, 0.0, deltas[layer], before, letters)
+            sizes = (before, batch, after)
+            gemm(plain, sizes, one, weight, before, delta, after, zero, below, before, scratch)
             for i in range(batch * before):
-                if activations[layer][i] <= 0:
-                    deltas[layer][i] = 0
-        sizes[0], sizes[1], sizes[2] = before, after, batch
-        gemm(
-            _PLAIN, _TRANSPOSED, sizes, -step_size, activations[layer], before, delta, after, keep,
-            weight, before, letters,
-        )  # fmt: skip
+                if source[i] <= 0:
+                    below[i] = 0
+        sizes = (before, after, batch)
+        gemm(transposed, sizes, -step_size, source, before, delta, after, keep, weight, before, scratch)
         for unit in range(after):
-            total = np.float32(0.0)
+            total = zero
             for row in range(batch):
                 total += delta[row * after + unit]
-            at = start + after * before + unit
-            params[at] = keep * params[at] - step_size * total
+            place = start + after * before + unit
+            params[place] = keep * params[place] - step_size * total
 
 
-@njit(
-    "void(float32[:, ::1], int64[::1], float32[::1], int64[:, :, ::1], float32[:, ::1], int64[::1],"
-    " float32[:, ::1], int64[::1], float64, int64, float32[:, ::1])",
-    cache=True,
-    parallel=True,
-    nogil=True,
-)
-def local_updates(params, run_of, step_sizes, samples, inputs, labels, values, widths, decay, loss, updates):
-    """Fill updates (jobs, p) with x_local - x_received; ``values`` are the targets when not labels."""
+def _jobs(params, run_of, step_sizes, samples, *_):
     jobs, steps, batch = samples.shape
-    letters = np.array([ord("N"), ord("T")], np.uint8)
-    widest = 0
-    for width in widths[1:]:
-        widest = max(widest, width)
-    for job in prange(jobs):
-        received = params[run_of[job]]
-        local = updates[job]
-        local[:] = received
-        # One block of memory, handed out in rows: numba lists of arrays would be slow here.
-        activations = [np.empty(batch * width, np.float32) for width in widths]
-        deltas = [np.empty(batch * width if at > 0 else 1, np.float32) for at, width in enumerate(widths)]
-        batch_labels = np.zeros(batch, np.int64)
-        batch_values = np.zeros(batch * widths[-1], np.float32)
+    return jobs, jobs * steps * (3_500 + 0.12 * batch * params.shape[1])
+
+
+@kernel(
+    "void(float32[:, ::1], int64[::1], float32[::1], int64[:, :, ::1], float32[:, ::1], int64[::1],"
+    " float32[:, ::1], int64[::1], float64, int64, float32[:, ::1], int64, int64)",
+    jobs=_jobs,
+)
+def local_updates(
+    params, run_of, step_sizes, samples, inputs, labels, values, widths, decay, loss, updates, first, last
+):
+    """Fill updates (jobs, p) with x_local - x_received; ``values`` are the targets when not labels."""
+    steps, batch = samples.shape[1:]
+    outputs, total = widths[widths.size - 1], 0
+    for width in widths:
+        total += batch * width
+    activations, deltas = np.empty(total, np.float32), np.empty(total, np.float32)
+    batch_labels, batch_values = np.zeros(batch, np.int64), np.zeros(batch * outputs, np.float32)
+    scratch = (np.empty(6, np.int32), np.empty(2, np.float32))
+    for job in range(first, last):
+        received, local = params[run_of[job]], updates[job]
+        copy(received, local)
         for step in range(steps):
             for row in range(batch):
                 sample = samples[job, step, row]
-                activations[0][row * widths[0] : (row + 1) * widths[0]] = inputs[sample]
+                copy(inputs[sample], activations[row * widths[0] : (row + 1) * widths[0]])
                 if loss == CROSS_ENTROPY:
                     batch_labels[row] = labels[sample]
                 else:
-                    batch_values[row * widths[-1] : (row + 1) * widths[-1]] = values[sample]
+                    copy(values[sample], batch_values[row * outputs : (row + 1) * outputs])
             sgd_step(
                 local, widths, activations, deltas, batch, step_sizes[run_of[job]], decay,
-                batch_labels, batch_values, loss, letters,
+                batch_labels, batch_values, loss, scratch,
             )  # fmt: skip
         for i in range(local.size):
             local[i] -= received[i]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from numba import njit, prange, types
+from numba import njit, types
 
+from fedpaq.kernels.numba import kernel
 from fedpaq.kernels.numba.adaptive_integers import get_decision, get_integer, put_decision, put_integer
-from fedpaq.kernels.numba.range_coder import ends_well, get_start, put_end
+from fedpaq.kernels.numba.range_coder import ZERO, ends_well, get_start, put_end, put_start
 
-TOP = 1 << 48
 GAP_WINDOW = 16
 MAGNITUDE_WINDOW = 8
 SIGNS = 12
@@ -38,20 +38,20 @@ def put_nonzeros(positions, values, dimension, levels, guess, initial, reciproca
     """Encode the non-zeros into ``out`` and return the bytes they take."""
     used = initial.size if levels > 1 else MAGNITUDES_AT
     states = initial[:used].copy()
-    low, size, at = 0, TOP, 0
-    previous, signs, window = -1, 0, MAGNITUDE_WINDOW * guess
+    low, size, at = put_start()
+    previous, signs, window = ZERO - 1, ZERO, MAGNITUDE_WINDOW * guess
     for t in range(positions.size):
         position = int(positions[t])
         value = int(values[t])
         mean = mean_gap(positions, t, previous, dimension, positions.size - t)
         gap = position - previous - 1
-        low, size, at = put_integer(low, size, at, out, states, reciprocals, GAPS_AT, mean, gap)
+        low, size, at = put_integer(low, size, at, out, states, reciprocals, ZERO + GAPS_AT, mean, gap)
         sign = int(value > 0)
         low, size, at = put_decision(low, size, at, out, states, reciprocals, sign_context(gap, signs), sign)
         signs = 2 * sign + (signs >> 1)
         if levels > 1:
             excess = abs(value) - 1
-            low, size, at = put_integer(low, size, at, out, states, reciprocals, MAGNITUDES_AT, window, excess)
+            low, size, at = put_integer(low, size, at, out, states, reciprocals, ZERO + MAGNITUDES_AT, window, excess)
             oldest = guess
             if t >= MAGNITUDE_WINDOW:
                 oldest = abs(int(values[t - MAGNITUDE_WINDOW])) - 1
@@ -60,33 +60,20 @@ def put_nonzeros(positions, values, dimension, levels, guess, initial, reciproca
     return put_end(low, size, at, out)
 
 
-@njit
-def encode_job(job, ends, positions, values, dimension, levels, guess, initial, reciprocals, out, rooms, sizes):
-    """Encode the non-zeros ends[job] : ends[job + 1] into out[rooms[job] : rooms[job + 1]]."""
-    part = slice(ends[job], ends[job + 1])
-    sizes[job] = put_nonzeros(
-        positions[part], values[part], dimension, levels, guess, initial, reciprocals, out[rooms[job] : rooms[job + 1]]
-    )
-
-
-_ENCODE = (
+@kernel(
     "void(int64[::1], int64[::1], int16[::1], int64, int64, int64, int32[::1], int64[::1], uint8[::1], "
-    "int64[::1], int64[::1])"
+    "int64[::1], int64[::1], int64, int64)",
+    jobs=lambda ends, positions, *_: (len(ends) - 1, 60 * positions.size),
 )
+def encode(ends, positions, values, dimension, levels, guess, initial, reciprocals, out, rooms, sizes, first, last):
+    """Encode the non-zeros ends[j] : ends[j + 1] of message j into out[rooms[j] : rooms[j + 1]].
 
-
-@njit(_ENCODE, cache=True, nogil=True)
-def encode(ends, positions, values, dimension, levels, guess, initial, reciprocals, out, rooms, sizes):
-    """Encode many messages, one after another; ``sizes`` receives the bytes each needed."""
-    for job in range(sizes.size):
-        encode_job(job, ends, positions, values, dimension, levels, guess, initial, reciprocals, out, rooms, sizes)
-
-
-@njit(_ENCODE, cache=True, parallel=True, nogil=True)
-def encode_on_threads(ends, positions, values, dimension, levels, guess, initial, reciprocals, out, rooms, sizes):
-    """Encode many messages, spread over threads."""
-    for job in prange(sizes.size):
-        encode_job(job, ends, positions, values, dimension, levels, guess, initial, reciprocals, out, rooms, sizes)
+    ``sizes`` receives the bytes that each needed.
+    """
+    for job in range(first, last):
+        part = slice(ends[job], ends[job + 1])
+        room = out[rooms[job] : rooms[job + 1]]
+        sizes[job] = put_nonzeros(positions[part], values[part], dimension, levels, guess, initial, reciprocals, room)
 
 
 # Payloads are immutable bytes, so the body is a read-only array.
@@ -96,16 +83,16 @@ _BODY = types.Array(types.uint8, 1, "C", readonly=True)
 _DECODE = types.int64(_BODY, *[types.int64] * 3, types.int32[::1], types.int64[::1], types.int64[::1], types.int16[::1])
 
 
-@njit(_DECODE, cache=True, nogil=True)
+@kernel(_DECODE)
 def decode(body, dimension, levels, guess, initial, reciprocals, positions, values):
     """Fill positions and values of the non-zeros; return 0, or the kind of fault."""
     used = initial.size if levels > 1 else MAGNITUDES_AT
     states = initial[:used].copy()
     low, size, code, at = get_start(body)
-    previous, signs, window = -1, 0, MAGNITUDE_WINDOW * guess
+    previous, signs, window = ZERO - 1, ZERO, MAGNITUDE_WINDOW * guess
     for t in range(positions.size):
         mean = mean_gap(positions, t, previous, dimension, positions.size - t)
-        low, size, code, at, gap = get_integer(low, size, code, at, body, states, reciprocals, GAPS_AT, mean)
+        low, size, code, at, gap = get_integer(low, size, code, at, body, states, reciprocals, ZERO + GAPS_AT, mean)
         if gap < 0:
             return LEFT_INTERVAL
         position = previous + 1 + gap
@@ -118,7 +105,7 @@ def decode(body, dimension, levels, guess, initial, reciprocals, positions, valu
         excess = 0
         if levels > 1:
             low, size, code, at, excess = get_integer(
-                low, size, code, at, body, states, reciprocals, MAGNITUDES_AT, window
+                low, size, code, at, body, states, reciprocals, ZERO + MAGNITUDES_AT, window
             )
             if excess < 0:
                 return LEFT_INTERVAL

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numba import njit, prange, types, uint64
+from typing import Any
 
+import numpy as np
+from numba import njit, types, uint64
+
+from fedpaq.kernels.numba import kernel
 from fedpaq.kernels.numba.masks import LAST, NONE, WIDTH, count_bits, lowest_bit, not_zero
 from fedpaq.kernels.numba.philox import GROUP, fill_group, word
 
 DITHER, DITHER_LOW = 3, 10  # Purpose
 CHUNK = 65_536
+PIECE = 4096  # coordinates of the total that stay in the cache while messages are added
 LANES = 256
 HALVES = 2 * GROUP  # draws of 16 bits per group
 RUN = 4 * HALVES  # coordinates rounded at a time: their draws stay in the cache
@@ -167,7 +171,7 @@ def quantize_row(row, seed, round, client, levels, width, norms, out, places, va
     words = np.empty(RUN // 2, np.uint32)
     halves = words.view(np.uint16)
     loaded = -1  # the run whose draws are now in ``words``
-    found = 0
+    found = np.int64(0)  # a literal would have ``round_few`` compiled twice
     for bucket in range(norms.size):
         start = bucket * width
         stop = min(start + width, row.size)
@@ -195,35 +199,35 @@ def quantize_row(row, seed, round, client, levels, width, norms, out, places, va
     return keep_nonzeros(out, found, places, values)
 
 
-_KINDS = (types.int8, types.int16)
+_KINDS: dict[str, Any] = {"b": types.int8, "h": types.int16}
 _ROWS = types.Array(types.float32, 2, "C", readonly=True)
 _KEYS = (types.uint64[::1], types.int64[::1], types.int64[::1])
-_SIGNATURES = [
-    types.void(
+_SIGNATURES = {
+    char: types.void(
         _ROWS, *_KEYS, types.int64, types.int64, types.float32[:, ::1], kind[:, ::1],
-        types.int64[:, ::1], types.int16[:, ::1], types.int64[::1],
+        types.int64[:, ::1], types.int16[:, ::1], types.int64[::1], types.int64, types.int64,
     )
-    for kind in _KINDS
-]  # fmt: skip
+    for char, kind in _KINDS.items()
+}  # fmt: skip
 
 
-@njit(_SIGNATURES, cache=True, parallel=True, nogil=True)
-def quantize(rows, seeds, rounds, clients, levels, width, norms, out, positions, values, counts):
-    """Quantize r updates (r, p), spread over threads; see ``quantize_row`` for what is filled."""
-    for job in prange(rows.shape[0]):
+@kernel(_SIGNATURES, by=7, jobs=lambda rows, *_: (len(rows), rows.size))
+def quantize(rows, seeds, rounds, clients, levels, width, norms, out, positions, values, counts, first, last):
+    """Quantize r updates (r, p); see ``quantize_row`` for what is filled."""
+    for job in range(first, last):
         counts[job] = quantize_row(
             rows[job], seeds[job], rounds[job], clients[job], levels, width,
             norms[job], out[job], positions[job], values[job],
         )  # fmt: skip
 
 
-_ADD_SIGNATURES = [
-    types.void(
+_ADD_SIGNATURES = {
+    char: types.void(
         types.Array(kind, 2, "C", readonly=True),
-        types.float64[:, ::1], types.int64, types.int64[::1], types.float64[:, ::1],
+        types.float64[:, ::1], types.int64, types.int64[::1], types.float64[:, ::1], types.int64, types.int64,
     )
-    for kind in _KINDS
-]  # fmt: skip
+    for char, kind in _KINDS.items()
+}  # fmt: skip
 
 
 @njit
@@ -241,17 +245,14 @@ def add_row(signed, unit, total):
             total[at] += signed[at] * unit
 
 
-@njit(_ADD_SIGNATURES, cache=True, parallel=True, nogil=True)
-def add_levels(signed, units, width, run_of, total):
+@kernel(_ADD_SIGNATURES, by=0, jobs=lambda signed, *_: (signed.shape[1], signed.size))
+def add_levels(signed, units, width, run_of, total, first, last):
     """Add each job's message to its run's total, in job order; twin: ``QuantizedMessage.add_to``.
 
     Coordinates are split among threads, so the order of additions never changes.
     """
-    dimension = total.shape[1]
-    parts = min(64, max(1, dimension // 4096))
-    for part in prange(parts):
-        low = dimension * part // parts
-        high = dimension * (part + 1) // parts
+    for low in range(first, last, PIECE):
+        high = min(low + PIECE, last)
         for job in range(signed.shape[0]):
             for bucket in range(low // width, (high + width - 1) // width):
                 start = max(bucket * width, low)

@@ -5,11 +5,19 @@ Most levels are zero, so 64 are looked at as one mask.
 
 from __future__ import annotations
 
-from numba import njit, prange, types, uint64
+from typing import Any
 
+from numba import njit, types, uint64
+
+from fedpaq.kernels.numba import kernel
 from fedpaq.kernels.numba.masks import NONE, WIDTH, count_bits, lowest_bit, not_zero
 
-_ROWS = [types.Array(kind, 2, "C", readonly=True) for kind in (types.int8, types.int16)]
+_KINDS: dict[str, Any] = {"b": types.int8, "h": types.int16}
+_ROWS = {char: types.Array(kind, 2, "C", readonly=True) for char, kind in _KINDS.items()}
+
+
+def _jobs(rows, *_):
+    return len(rows), rows.size / 10
 
 
 @njit
@@ -24,20 +32,13 @@ def count_row(row):
     return count
 
 
-_COUNT = [types.void(rows, types.int64[::1]) for rows in _ROWS]
+_COUNT = {char: types.void(rows, types.int64[::1], types.int64, types.int64) for char, rows in _ROWS.items()}
 
 
-@njit(_COUNT, cache=True, nogil=True)
-def count(rows, counts):
+@kernel(_COUNT, by=0, jobs=_jobs)
+def count(rows, counts, first, last):
     """Count the non-zeros of every row."""
-    for job in range(rows.shape[0]):
-        counts[job] = count_row(rows[job])
-
-
-@njit(_COUNT, cache=True, parallel=True, nogil=True)
-def count_on_threads(rows, counts):
-    """Count the non-zeros of every row, rows spread over threads."""
-    for job in prange(rows.shape[0]):
+    for job in range(first, last):
         counts[job] = count_row(rows[job])
 
 
@@ -61,28 +62,20 @@ def collect_row(row, positions, values):
             found += 1
 
 
-_COLLECT = [types.void(rows, types.int64[::1], types.int64[::1], types.int16[::1]) for rows in _ROWS]
+_COLLECT = {
+    char: types.void(rows, types.int64[::1], types.int64[::1], types.int16[::1], types.int64, types.int64)
+    for char, rows in _ROWS.items()
+}
 
 
-@njit(_COLLECT, cache=True, nogil=True)
-def collect(rows, ends, positions, values):
+@kernel(_COLLECT, by=0, jobs=_jobs)
+def collect(rows, ends, positions, values, first, last):
     """Write the non-zeros of row j at ends[j] : ends[j + 1]."""
-    for job in range(rows.shape[0]):
+    for job in range(first, last):
         collect_row(rows[job], positions[ends[job] : ends[job + 1]], values[ends[job] : ends[job + 1]])
 
 
-@njit(_COLLECT, cache=True, parallel=True, nogil=True)
-def collect_on_threads(rows, ends, positions, values):
-    """Write the non-zeros of row j at ends[j] : ends[j + 1], rows spread over threads."""
-    for job in prange(rows.shape[0]):
-        collect_row(rows[job], positions[ends[job] : ends[job + 1]], values[ends[job] : ends[job + 1]])
-
-
-@njit(
-    "void(int64[::1], int64[::1], int16[::1], float64[:, ::1], int64, int64[::1], float64[:, ::1])",
-    cache=True,
-    nogil=True,
-)
+@kernel("void(int64[::1], int64[::1], int16[::1], float64[:, ::1], int64, int64[::1], float64[:, ::1])")
 def add(ends, positions, values, units, width, run_of, total):
     """Add each job's message to its run's total, in job order; twin: ``QuantizedMessage.add_to``."""
     for job in range(run_of.size):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, prange, uint32, uint64
+from numba import njit, uint32, uint64
+
+from fedpaq.kernels.numba import kernel
 
 GROUP = 256
 LANES = 64
@@ -60,7 +62,7 @@ def fill_group(group, purpose, seed, round, client, out):
         out[3 * LANES + lane] = w3
 
 
-@njit("void(int64, uint64, int64, int64, int64, uint32[::1])", cache=True, nogil=True)
+@kernel("void(int64, uint64, int64, int64, int64, uint32[::1])")
 def words(purpose, seed, round, client, start, out):
     """Fill ``out`` with draws start.. of a stream; twin: ``randomness.words_numpy``."""
     buffer = np.empty(GROUP, np.uint32)
@@ -75,7 +77,7 @@ def words(purpose, seed, round, client, start, out):
         position += count
 
 
-@njit("void(int64, uint64[::1], int64, int64[::1], uint32[::1])", cache=True, nogil=True)
+@kernel("void(int64, uint64[::1], int64, int64[::1], uint32[::1])")
 def first_words(purpose, seeds, round, clients, out):
     """Fill ``out`` with draw 0 of each job's stream; twin: ``randomness.first_uniforms`` without numba."""
     for job in range(out.size):
@@ -85,12 +87,15 @@ def first_words(purpose, seeds, round, clients, out):
         out[job], _, _, _ = philox(uint32(0), uint32(round), uint32(clients[job]), c3, k0, k1)
 
 
-@njit("void(uint64[::1], int64, int64[::1], int64[::1], int64[:, ::1])", cache=True, parallel=True, nogil=True)
-def minibatches(seeds, round, clients, sizes, out):
+@kernel(
+    "void(uint64[::1], int64, int64[::1], int64[::1], int64[:, ::1], int64, int64)",
+    jobs=lambda *arguments: (len(arguments[-1]), 2 * arguments[-1].size),
+)
+def minibatches(seeds, round, clients, sizes, out, first, last):
     """Fill ``out`` (jobs, count) with positions; twin: ``randomness.minibatches`` without numba."""
-    for job in prange(out.shape[0]):
-        count = out.shape[1]
-        buffer = np.empty(GROUP, np.uint32)
+    count = out.shape[1]
+    buffer = np.empty(GROUP, np.uint32)
+    for job in range(first, last):
         for group in range((count + GROUP - 1) // GROUP):
             fill_group(group, MINIBATCH, seeds[job], round, clients[job], buffer)
             base = group * GROUP

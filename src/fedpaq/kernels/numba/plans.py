@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit, prange, types
+from numba import njit, types
+
+from fedpaq.kernels.numba import kernel
 
 NEAR = 1e-9  # relative; what differs from the twin is below 1e-12
 NEAR_HALF = 1e-6  # of a number that is rounded to an integer
@@ -102,18 +104,18 @@ def round_row(energies, ratios, v, size, growth, guess, sparse_rate, curve, fact
 _INTEGERS, _FLOATS = types.int64[::1], types.float64[::1]
 
 
-@njit(
+@kernel(
     types.void(
         types.float64[:, ::1], _FLOATS, _INTEGERS, _INTEGERS, _INTEGERS, _FLOATS, _FLOATS, _FLOATS,
         types.float64[:, ::1], types.Tuple([types.float64] * 5), types.int64,
         _INTEGERS, _FLOATS, _FLOATS, types.float32[:, ::1], types.int32[:, ::1], types.float32[:, ::1],
-        types.boolean[::1],
+        types.boolean[::1], types.int64, types.int64,
     ),
-    cache=True, parallel=True, nogil=True,
+    jobs=lambda energies, totals, *_: (len(totals), 50 * energies.size),
 )  # fmt: skip
 def plan(
     energies, totals, firsts, counts, sizes, bits, kept, growths, curve, settings, steps,
-    best, errors, mantissas, factors, wanted, least, close,
+    best, errors, mantissas, factors, wanted, least, close, first, last,
 ):  # fmt: skip
     """Plan each row: the blocks of cut c have the energies [firsts[c], firsts[c] + counts[c]).
 
@@ -121,7 +123,7 @@ def plan(
     ``mantissas`` are the mantissa bits before they are rounded.
     """
     coarse, fine, excess, guess, sparse_rate = settings
-    for row in prange(len(totals)):
+    for row in range(first, last):
         unsure, chosen, chosen_v, chosen_step = False, 0, 0.0, 0
         least_error, second = math.inf, math.inf
         for cut in range(len(counts)):

@@ -13,6 +13,8 @@ from numba import njit
 TOP = 1 << 48
 BOTTOM = 1 << 40
 MASK = TOP - 1
+# numba compiles a function again for every literal that it is handed: these are no literals.
+ZERO, UNIT, WHOLE = np.int64(0), np.int64(1), np.int64(TOP)
 
 
 @njit(inline="always")
@@ -81,12 +83,18 @@ def put_end(low, size, at, out):
 
 
 @njit(inline="always")
+def put_start():
+    """Return the encoder's first state."""
+    return ZERO, WHOLE, ZERO
+
+
+@njit(inline="always")
 def get_start(body):
     """Return the decoder's first state."""
-    code = 0
+    code = ZERO
     for at in range(6):
         code = code << 8 | (np.int64(body[at]) if at < body.size else 0)
-    return 0, TOP, code, 6
+    return ZERO, WHOLE, code, ZERO + 6
 
 
 @njit(inline="always")

@@ -7,8 +7,9 @@ more runs than the caches have ways, all a power of two apart, would evict each 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, prange, types
+from numba import njit, types
 
+from fedpaq.kernels.numba import kernel
 from fedpaq.kernels.numba.butterflies import RUN, mix_2, mix_4, mix_8, mix_16, mix_run
 from fedpaq.kernels.numba.philox import GROUP, fill_group
 
@@ -120,30 +121,31 @@ def rotate_block_back(levels, first, turns, seed, round, client, out):
 _VECTOR = types.Array(types.float32, 1, "C", readonly=True)
 _LEVELS = types.Array(types.int16, 1, "C", readonly=True)
 _KEY = (types.uint64, types.int64, types.int64)
+_SPAN = (types.int64, types.int64)
 
 
-def _rotate(update, length, turns, factors, seed, round, client, out):
+@kernel(
+    types.void(_VECTOR, types.int64, types.int64, types.float32[::1], *_KEY, types.float32[:, ::1], *_SPAN),
+    jobs=lambda *arguments: (len(arguments[-1]), arguments[-1].size),
+)
+def rotate(update, length, turns, factors, seed, round, client, out, first, last):
     """Fill ``out`` (blocks, n) with the rotated blocks; twin: ``rotate_numpy``."""
-    for block in prange(out.shape[0]):
+    for block in range(first, last):
         part = update[block * length : min((block + 1) * length, update.size)]
         rotate_block(part, factors[block], block * out.shape[1], turns, seed, round, client, out[block])
 
 
-def _rotate_back(levels, length, size, turns, scales, seed, round, client, out):
+@kernel(
+    types.void(_LEVELS, *[types.int64] * 3, types.float64[::1], *_KEY, types.float32[::1], *_SPAN),
+    jobs=lambda levels, length, size, turns, scales, *_: (scales.size, levels.size),
+)
+def rotate_back(levels, length, size, turns, scales, seed, round, client, out, first, last):
     """Fill ``out`` (p,) with scale W^T level of each block; twin: ``rotate_back_numpy``."""
-    for block in prange(scales.size):
-        rows = np.empty(size, np.float32)
+    rows = np.empty(size, np.float32)
+    for block in range(first, last):
         part = levels[block * size : (block + 1) * size]
         rotate_block_back(part, block * size, turns, seed, round, client, rows)
         place = out[block * length : min((block + 1) * length, out.size)]
         scale = scales[block]
         for i in range(place.size):
             place[i] = np.float32(np.float64(rows[i]) * scale)
-
-
-_FORTH = types.void(_VECTOR, types.int64, types.int64, types.float32[::1], *_KEY, types.float32[:, ::1])
-_BACK = types.void(_LEVELS, types.int64, types.int64, types.int64, types.float64[::1], *_KEY, types.float32[::1])
-rotate = njit(_FORTH, cache=True, nogil=True)(_rotate)
-rotate_on_threads = njit(_FORTH, cache=True, parallel=True, nogil=True)(_rotate)
-rotate_back = njit(_BACK, cache=True, nogil=True)(_rotate_back)
-rotate_back_on_threads = njit(_BACK, cache=True, parallel=True, nogil=True)(_rotate_back)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, prange, types, uint64
+from numba import njit, types, uint64
 
+from fedpaq.kernels.numba import kernel
 from fedpaq.kernels.numba.masks import NONE, WIDTH, lowest_bit, not_zero
 
 LANES = 256
@@ -124,31 +125,29 @@ def round_block(values, wanted, least, levels):
     return round_few(values, wanted, least, levels)
 
 
-def _round_blocks(rotated, wanted, least, levels, products, counts, largest):
+_INTEGERS = types.int64[::1]
+
+
+@kernel(
+    types.void(
+        types.float32[:, ::1], _INTEGERS, types.float32[::1], types.int16[::1], types.float64[::1], _INTEGERS,
+        _INTEGERS, types.int64, types.int64,
+    ),
+    jobs=lambda rotated, *_: (len(rotated), rotated.size),
+)  # fmt: skip
+def round_blocks(rotated, wanted, least, levels, products, counts, largest, first, last):
     """Fill levels (blocks * n,); and <rotated, levels>, non-zeros and largest level of each block."""
     size = rotated.shape[1]
-    for block in prange(rotated.shape[0]):
+    for block in range(first, last):
         part = levels[block * size : (block + 1) * size]
         found = round_block(rotated[block], wanted[block], least[block], part)
         products[block], counts[block], largest[block] = found
 
 
-_INTEGERS = types.int64[::1]
-_SIGNATURE = types.void(
-    types.float32[:, ::1], _INTEGERS, types.float32[::1], types.int16[::1], types.float64[::1], _INTEGERS, _INTEGERS
-)
-round_blocks = njit(_SIGNATURE, cache=True, nogil=True)(_round_blocks)
-round_blocks_on_threads = njit(_SIGNATURE, cache=True, parallel=True, nogil=True)(_round_blocks)
-
-
 CELL = 64
 
 
-@njit(
-    types.void(types.Array(types.float32, 1, "C", readonly=True), types.float64[::1], types.float64[::1]),
-    cache=True,
-    nogil=True,
-)
+@kernel(types.void(types.Array(types.float32, 1, "C", readonly=True), types.float64[::1], types.float64[::1]))
 def sum_cells(update, squares, magnitudes):
     """Sum x^2 and |x| over cells of 64 coordinates, added in halves."""
     square, size = np.zeros(CELL), np.zeros(CELL)

@@ -17,7 +17,6 @@ from fedpaq.arrays import Float32, Float64
 from fedpaq.errors import ConfigError
 from fedpaq.kernels import numba as compiled
 from fedpaq.quantizers.rotated.rotation import Blocks, rotate_back_numpy
-from fedpaq.quantizers.rotated.rounding import WORTH_THREADS
 from fedpaq.randomness import Key, Purpose, words
 
 Int16 = npt.NDArray[np.int16]
@@ -55,11 +54,9 @@ class RotatedMessage:
         if kernels is None:
             return rotate_back_numpy(self.signed_levels, self.blocks, self.scales, self.key)
         out = np.empty(self.dimension, np.float32)
-        worth_threads = self.blocks.count > 1 and self.blocks.padded > WORTH_THREADS
-        rotate_back = kernels.rotate_back_on_threads if worth_threads else kernels.rotate_back
         key = (self.key.seed, self.key.round, self.key.client)
         shape = (self.blocks.length, self.blocks.size, self.blocks.turns)
-        rotate_back(self.signed_levels, *shape, self.scales, *key, out)
+        kernels.rotate_back(self.signed_levels, *shape, self.scales, *key, out)
         return out
 
     def add_to(self, total: Float64, weight: float = 1.0) -> None:

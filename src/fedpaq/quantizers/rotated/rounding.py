@@ -26,7 +26,6 @@ from fedpaq.quantizers.rotated.rotation import CELL
 Int16 = npt.NDArray[np.int16]
 Int64 = npt.NDArray[np.int64]
 LANES = 256
-WORTH_THREADS = 2**17  # coordinates: a tenth of a millisecond
 
 
 def product_numpy(values: Float32, levels: Int16) -> float:
@@ -77,9 +76,7 @@ def round_blocks(rotated: Float32, wanted: Int64, least: Float32) -> Rounded:
     counts, largest = np.empty(len(rotated), np.int64), np.empty(len(rotated), np.int64)
     kernels = compiled.load("rounding")
     if kernels is not None:
-        worth_threads = len(rotated) > 1 and rotated.size > WORTH_THREADS
-        kernel = kernels.round_blocks_on_threads if worth_threads else kernels.round_blocks
-        kernel(rotated, wanted, least, levels, products, counts, largest)
+        kernels.round_blocks(rotated, wanted, least, levels, products, counts, largest)
         return Rounded(levels, products, counts, largest)
     rows = levels.reshape(rotated.shape)
     for block, values in enumerate(rotated):

@@ -31,7 +31,7 @@ from fedpaq.quantizers.rotated.message import (
     round_scales,
 )
 from fedpaq.quantizers.rotated.rotation import Blocks, rotate_numpy
-from fedpaq.quantizers.rotated.rounding import WORTH_THREADS, Rounded, round_blocks
+from fedpaq.quantizers.rotated.rounding import Rounded, round_blocks
 from fedpaq.randomness import Key
 
 LEAST_MANTISSA_BITS = 2
@@ -61,9 +61,7 @@ class Sketch:
         if kernels is None:
             return cls(blocks, energies, factors, rotate_numpy(row, blocks, factors, key), plan.error, key, unbiased)
         rotated = np.empty((blocks.count, blocks.size), np.float32)
-        worth_threads = blocks.count > 1 and blocks.padded > WORTH_THREADS
-        rotate = kernels.rotate_on_threads if worth_threads else kernels.rotate
-        rotate(row, blocks.length, blocks.turns, factors, key.seed, key.round, key.client, rotated)
+        kernels.rotate(row, blocks.length, blocks.turns, factors, key.seed, key.round, key.client, rotated)
         return cls(blocks, energies, factors, rotated, plan.error, key, unbiased)
 
     def message(self, bits: float, nearest: bool = False) -> RotatedMessage:
