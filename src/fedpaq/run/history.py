@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 
@@ -23,17 +23,7 @@ FORMAT = "fedpaq-history-2"
 _TEXTS = ("problem", "quantizer", "executor", "aggregation", "downlink", "payload_size_source")
 _MAPPINGS = ("config", "cost_model")
 _COUNTS = ("dimension", "num_clients")
-_RECORD_TYPES: dict[str, Any] = {
-    "round": int,
-    "steps": int,
-    "loss": float | int | None,
-    "accuracy": float | int | None,
-    "payload_bytes": int,
-    "download_bytes": int,
-    "upload_bits": float | int,
-    "computation_seconds": float | int,
-    "seconds": float | int,
-}
+_PLAIN = ("problem", *_COUNTS, "config", "quantizer", "cost_model", "executor", *_TEXTS[3:], "diverged")
 _COLUMNS = {  # how a checkpoint stores records; round and steps follow from the position
     "loss": np.float64,
     "accuracy": np.float64,
@@ -61,6 +51,10 @@ class Record:
     computation_seconds: float
     seconds: float  # modelled training time: computation + communication
     download_bytes: int = 0  # real bytes of all downloads
+
+
+# In JSON a whole number may stand for a float.
+_RECORD_TYPES = {name: kind if kind is int else kind | int for name, kind in get_type_hints(Record).items()}
 
 
 def as_row(record: Record | Mapping[str, Any]) -> dict[str, Any]:
@@ -108,21 +102,11 @@ class History:
         """Return the run as JSON; params are base64 of little-endian float32."""
         values = {
             "format": FORMAT,
-            "problem": self.problem,
-            "dimension": self.dimension,
-            "num_clients": self.num_clients,
-            "config": dict(self.config),
-            "quantizer": self.quantizer,
-            "cost_model": dict(self.cost_model),
-            "executor": self.executor,
-            "aggregation": self.aggregation,
-            "downlink": self.downlink,
-            "payload_size_source": self.payload_size_source,
-            "diverged": self.diverged,
+            **{name: getattr(self, name) for name in _PLAIN},
             "records": [asdict(record) for record in self.records],
             "params": base64.b64encode(self.params.astype("<f4").tobytes()).decode("ascii"),
         }
-        return json.dumps(values, indent=1, allow_nan=False)
+        return json.dumps(values, indent=1, allow_nan=False, default=dict)
 
     @classmethod
     def from_json(cls, text: str) -> History:
@@ -133,7 +117,7 @@ class History:
                 raise ConfigError(f"format={values['format']!r} is of another version; this one reads {FORMAT!r}")
             params = np.frombuffer(base64.b64decode(values["params"], validate=True), "<f4")
             history = cls(
-                **{key: values[key] for key in _TEXTS + _MAPPINGS + _COUNTS + ("diverged",)},
+                **{name: values[name] for name in _PLAIN},
                 records=[Record(**record) for record in values["records"]],
                 params=params.astype(np.float32),
             )
