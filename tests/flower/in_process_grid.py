@@ -75,7 +75,9 @@ class InProcessGrid(Grid):
     def _answer(self, client: int, message: Message) -> Message:
         arrived = Message(carried(message.content), 0, message.metadata.message_type)
         arrived.metadata.__dict__.update(message.metadata.__dict__)
-        config = {} if self.partition_ids[client] is None else {"partition-id": self.partition_ids[client]}
+        config = {"num-partitions": self.num_nodes}
+        if self.partition_ids[client] is not None:
+            config["partition-id"] = self.partition_ids[client]
         context = Context(1, 1000 + client, config, RecordDict(), self.run_config)
         try:
             reply = self.app(arrived, context)

@@ -33,7 +33,15 @@ def test_the_example_leaves_what_the_simulator_would_with_any_quantizer(text, ex
     monkeypatch.syspath_prepend(str(EXAMPLE.parent / "random-sparse"))
     monkeypatch.setitem(QUANTIZERS, "random-sparse", importlib.import_module("random_sparse").RandomSparse)
     run_config = {"num-clients": 3, "clients-per-round": 2, "num-rounds": 2, "seed": 5, "local-steps": 2}
-    run_config |= {"batch-size": 10, "step-size": 0.2, "deadline": 60.0, "checkpoint": "", "result": ""}
+    run_config |= {
+        "batch-size": 10,
+        "step-size": 0.2,
+        "deadline": 60.0,
+        "checkpoint": "",
+        "result": "",
+        "log": "",
+        "save": "",
+    }
     run_config["quantizer"] = text
     result = tmp_path / "result.npz"
     run_config["result"] = str(result)
@@ -47,3 +55,19 @@ def test_the_example_leaves_what_the_simulator_would_with_any_quantizer(text, ex
     assert f"loss={expected.final.loss:.4f} accuracy={expected.final.accuracy:.4f}" in capsys.readouterr().out
     sent = next(message for message in grid.sent if "arrays" in message.content)
     assert isinstance(sent.content["arrays"], ArrayRecord) and Path(EXAMPLE, "pyproject.toml").exists()
+
+
+@pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's own call
+def test_the_example_is_ready_for_the_hub():
+    from flwr.cli.config_utils import load_and_validate
+
+    publish = importlib.import_module("flwr.cli.app_cmd.publish")  # the package has a function of this name
+    config, warnings = load_and_validate(EXAMPLE / "pyproject.toml", check_module=False)
+    app = config["tool"]["flwr"]["app"]
+    assert (app["publisher"], app["fab-format-version"], app["flwr-version-target"]) == ("fedpaq", 1, "1.41.0")
+    assert not warnings
+    publish._validate_app_name(EXAMPLE.name, "Flower App directory name")
+    publish._validate_description(config["project"]["description"])
+    files = publish._collect_file_paths(EXAMPLE)
+    publish._validate_files(files)
+    assert {"LICENSE", "README.md", "client_app.py", "server_app.py"} <= {path.name for path in files}

@@ -33,6 +33,8 @@ def main(grid: Grid, context: Context) -> None:
         quantizer=str(settings["quantizer"]),
         deadline=float(settings["deadline"]),
         checkpoint=str(settings["checkpoint"]) or None,
+        save=str(settings["save"]) or None,
+        log=str(settings["log"]) or (),
         cost_model=CostModel.from_ratio(100),
         gradients_per_client=int(settings["local-steps"]) * int(settings["batch-size"]),
         fraction_evaluate=0.0,
