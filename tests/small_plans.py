@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fedpaq
-from fedpaq.planner import RoundSetting, SearchSpace, Task
+from fedpaq.planner import Choice, RoundSetting, SearchSpace, Task
 from fedpaq.planner.pilot import Finish
 from fedpaq.problems import Partition, Problem, synthetic_logistic
 from fedpaq.quantizers import Identity, LowPrecision
@@ -20,7 +20,23 @@ def setting_of(tau, r, levels):
 def finish_of(rounds, uploaded=1.0, sending=0.0, seconds=0.0, slowest=0.0):
     """Return a finish whose seeds all uploaded as much."""
     runs = len(rounds)
-    return Finish(tuple(rounds), (uploaded,) * runs, (sending,) * runs, seconds, slowest)
+    return Finish(tuple(rounds), (uploaded,) * runs, (2 * uploaded,) * runs, (sending,) * runs, seconds, slowest)
+
+
+def choice_with(seconds, *, clients=5, sent=1000.0, setting=None, spread=0.0, rounds=(7, 8)):
+    """Return a choice whose runs take ``seconds`` on average, ``spread`` apart."""
+    runs = tuple(seconds + spread * side for side in (-1, 1) for _ in range(8))
+    return Choice(
+        setting=setting or setting_of(5, clients, 3),
+        step_size=0.25,
+        seconds=seconds,
+        low=0.5 * seconds,
+        high=2 * seconds,
+        upload_bytes=0.25 * sent,
+        download_bytes=0.75 * sent,
+        first_hits=rounds,
+        runs=runs,
+    )
 
 
 def space_of(local_steps, clients_per_round, levels, step_sizes):

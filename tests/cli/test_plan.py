@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from command_line import fedpaq_main
 from fedpaq.cli.plan import counted, plan
 from fedpaq.errors import ConfigError
 
@@ -21,6 +23,24 @@ def test_a_table_recommends_a_configuration_in_human_units():
     assert result.exit_code == 0, result.output
     assert "pick" in result.output and "on average" in result.output
     assert "per round, each for" in result.output
+    assert "fresh runs are at the target then (level held)" in result.output.replace("\n", " ")
+    assert result.output.splitlines()[-1].startswith("fedpaq run synthetic-quadratic -n 4 -r ")
+
+
+def test_the_last_line_is_the_run_that_was_planned():
+    """Parsed and run as it stands, with the seconds that the plan's cost model gives it."""
+    words = [*QUICK, "--bandwidth", "100kbit/s", "--downlink-bandwidth", "1Mbit/s", "--round-seconds", "2"]
+    words += ["--slow-share", "0.5", "--slow-factor", "3", "--own-uplinks", "--broadcast", "--json"]
+    values = json.loads(CliRunner().invoke(app, words).stdout)
+    fedpaq, run, *rest = shlex.split(values["command"])
+    assert (fedpaq, run) == ("fedpaq", "run")
+    ended = fedpaq_main("run", *rest, "--no-compare", "--json")
+    assert ended.code == 0, ended.err
+    (found,) = json.loads(ended.out).values()
+    assert found["rounds"] == values["schedule"]["rounds"]
+    assert found["config"]["step_size"] == values["pick"]["step_size"]
+    assert found["seconds"] == pytest.approx(values["schedule"]["seconds"], rel=0.5)  # one run, the mean of 200
+    assert found["seconds"] > 2 * found["rounds"]
 
 
 @pytest.mark.parametrize(("number", "words"), [(1, "1 client"), (2, "2 clients"), (10, "10 clients")])

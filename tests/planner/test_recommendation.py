@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 import fedpaq
+from fedpaq.downlink import Changes
 from fedpaq.errors import ConfigError
-from fedpaq.planner import Choice, Plan, SearchSpace, plan
-from fedpaq.quantizers import LowPrecision
-from small_plans import COST, make_task, setting_of, space_of
+from fedpaq.planner import Plan, Schedule, SearchSpace, plan
+from fedpaq.quantizers import LowPrecision, text_of
+from small_plans import COST, choice_with, make_task, space_of
 
 SPACE = space_of((1, 4), (2, 8), (1, None), (0.5, 2.0))
 
 
 def test_a_plan_recommends_a_run_that_reaches_the_target(problem):
     found = plan(problem, target_loss=0.56, cost_model=COST, batch_size=5, space=SPACE)
-    assert all(found.pick.seconds <= choice.seconds for choice in found.runners_up)
+    assert all(found.pick.seconds <= 1.05 * choice.seconds for choice in found.runners_up)
     assert found.fedavg.seconds >= found.pick.seconds * 0.99
     assert found.qsgd.setting.local_steps == 1 and found.qsgd.setting.clients_per_round == 8
     history = fedpaq.train(problem, found.config(seed=5), quantizer=found.quantizer, cost_model=COST)
-    assert history.final.loss < 0.59  # a mean run, so not always below 0.56 itself
+    assert history.final.loss < 0.58  # nine in ten are below 0.56
     values = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert values["pick"]["setting"]["local_steps"] == found.pick.setting.local_steps
 
@@ -73,6 +74,7 @@ def test_any_quantizer_can_be_planned_with(problem):
         "clients_per_round": 8,
         "levels": None,
         "quantizer": "Halves:3",
+        "downlink": "dense",
     }
     assert found.qsgd.setting.quantizer == LowPrecision(1)  # QSGD is what it is
     config = found.config(seed=3)
@@ -85,14 +87,47 @@ def test_the_quantizers_of_the_default_space_can_be_replaced(problem):
     task = make_task(problem=problem, max_clients=8)
     space = task.default_space(["low-precision:3"])
     assert str(space.settings()[0]) == "tau=1, r=1, s=3"
-    assert len(task.default_space().quantizers) == 4
+    assert not space.refine and task.default_space().refine
+    assert [text_of(quantizer) for quantizer in task.default_space().quantizers] == [
+        "low-precision:1",
+        "low-precision:5",
+        "low-precision:10",
+        "none",
+    ]
+    assert [downlink.name for downlink in task.default_space().downlinks] == ["dense"]
+    dear = make_task(problem=problem, max_clients=8, cost_model=replace(COST, downlink_bandwidth=1e3))
+    assert len(dear.default_space().downlinks) == 3
+    assert dear.default_space(downlinks=["rotated:2"]).settings()[0].downlink == Changes("rotated:2")
+
+
+def test_a_dear_downlink_moves_the_pick_to_coded_changes():
+    problem = fedpaq.problems.synthetic_logistic(
+        num_clients=4, samples_per_client=20, dimension=400, regularization=0.01
+    )
+    space = SearchSpace(
+        local_steps=(4,),
+        clients_per_round=(4,),
+        quantizers=("none",),
+        downlinks=("dense", "rotated:2"),
+        step_sizes=(0.02, 0.05),
+    )
+    free, dear = (
+        plan(problem, target_loss=0.5, cost_model=model, batch_size=5, space=space, compare=False)
+        for model in (COST, replace(COST, downlink_bandwidth=COST.bandwidth_for(400)))
+    )
+    assert free.downlink.name == "dense" and dear.downlink == Changes("rotated:2")
+    assert dear.pick.download_bytes < 0.5 * free.pick.download_bytes
+    run = fedpaq.train(problem, dear.config(seed=3), quantizer=dear.quantizer, downlink=dear.downlink)
+    assert run.final.loss < 0.52
 
 
 def test_a_plan_is_the_config_it_recommends_and_json():
-    choice = Choice(setting_of(5, 2, 3), 0.25, rounds=7.2, seconds=9.0, low=5.0, high=12.0, upload_bytes=80.0)
+    choice = choice_with(9.0, clients=2)
+    made = Schedule(rounds=8, share=0.91, before=0.8, runs=200, seconds=9.5, upload_bytes=80.0, download_bytes=800.0)
     found = Plan(
         task=make_task(batch_size=4),
         pick=choice,
+        schedule=made,
         runners_up=[choice],
         fedavg=None,
         qsgd=choice,
@@ -100,10 +135,11 @@ def test_a_plan_is_the_config_it_recommends_and_json():
         gradient_steps=11,
     )
     config = found.config(seed=6)
-    assert (config.num_rounds, config.local_steps, config.clients_per_round) == (8, 5, 2)  # 7.2 rounded up
+    assert (config.num_rounds, config.local_steps, config.clients_per_round) == (8, 5, 2)
     assert (config.batch_size, config.step_size, config.seed) == (4, 0.25, 6)
     values = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert values["fedavg"] is None and values["pick"] == values["qsgd"] == json.loads(json.dumps(choice.to_dict()))
+    assert values["schedule"]["share"] == 0.91 and values["runners_up"][0]["tied"]
     assert values["cost_model"]["bandwidth"] == 100.0 and values["gradient_steps"] == 11
 
 
@@ -116,6 +152,7 @@ def test_a_plan_is_the_config_it_recommends_and_json():
         ({"max_steps": 1, "target_loss": 0.51}, "within max_steps=1 local steps"),
         ({"max_clients": 4}, "clients_per_round=8 of the search space exceeds max_clients=4"),
         ({"batch_size": 0}, "batch_size=0"),
+        ({"confidence": 1.0}, "confidence=1.0 is not a share of runs to plan for"),
         ({"cost_model": fedpaq.CostModel.from_ratio(1, accounting="elias")}, "charges real payloads"),
     ],
 )

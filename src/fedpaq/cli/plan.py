@@ -1,7 +1,8 @@
-"""``fedpaq plan``: which local steps, cohort, levels and step size are fastest on a network."""
+"""``fedpaq plan``: which local steps, cohort, quantizer and step size are fastest on a network."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedpaq.cli import options
-from fedpaq.cli.printing import progress_bar, show, table
+from fedpaq.cli.printing import line, progress_bar, show, table
 from fedpaq.cli.units import format_bytes, format_seconds
 from fedpaq.errors import ConfigError
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from fedpaq.planner import Choice, Plan, RoundSetting
     from fedpaq.planner.closed_form import Guarantee
     from fedpaq.problems import Problem
-
-TIE = 1.05  # times the pick's seconds
 
 
 def plan(
@@ -43,10 +42,21 @@ def plan(
         list[str] | None,
         typer.Option(
             metavar="TEXT",
-            help="One to choose from, e.g. low-precision:4; repeatable. Default: 1, 5, 10 levels and none.",
+            help="One to choose from, e.g. low-precision:4; repeatable. Default: low-precision, rotated and none.",
+        ),
+    ] = None,
+    downlink: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT",
+            help="A way down to choose from, e.g. dense or rotated:1; repeatable. Default: dense, and coded changes "
+            "if downloads are priced.",
         ),
     ] = None,
     seed: options.DataSeed = 0,
+    confidence: Annotated[
+        float, typer.Option(help="Share of runs that are to be at the target after the scheduled rounds.")
+    ] = 0.9,
     from_theory: Annotated[
         bool, typer.Option("--from-theory", help="Use only the bounds: no training, but far too pessimistic.")
     ] = False,
@@ -62,17 +72,17 @@ def plan(
     PROBLEM is what to learn; `fedpaq data list` shows all problems.
 
     Candidates train in simulation, side by side in modelled time: uploads of real payload size over
-    the bandwidth, plus the slowest client of each round. The first to reach the target win. The best
-    of them run again on fresh seeds, which gives the predicted time and its range.
+    the bandwidth, downloads and a fixed time per round where you price them, plus the slowest client of each
+    round. The first to reach the target win. The best of them run again on fresh seeds, which gives the
+    predicted time and its range. Then the pick runs past the target, which gives the rounds to schedule: after
+    them nine in ten runs are at the target. The last line is the command that runs it.
 
     Example: fedpaq plan mnist-logistic --target-loss 0.1 --bandwidth 100kbit/s --step-seconds 0.05
     """
     from fedpaq import planner, problems
-    from fedpaq.planner.search_space import QUANTIZERS
 
     if plot is not None:
         options.require_picture(plot, drawn=not from_theory, advice="leave out --from-theory")
-    quantizers = quantizer or QUANTIZERS
     model = options.choose_cost_model(
         ratio=ratio,
         bandwidth=bandwidth,
@@ -89,7 +99,7 @@ def plan(
     task = problems.load(problem, num_clients=num_clients, seed=seed, data_dir=data_dir)
     if from_theory:
         most = num_clients if max_clients is None else max_clients
-        _from_theory(task, target_loss, model, most, batch_size, quantizers, json)
+        _from_theory(task, target_loss, model, most, batch_size, quantizer, json)
         return
     with progress_bar("checking the target", quiet=json) as update:
         found = planner.plan(
@@ -99,54 +109,114 @@ def plan(
             max_clients=max_clients,
             batch_size=batch_size,
             max_steps=max_steps,
-            quantizers=quantizers,
+            quantizers=quantizer,
+            downlinks=downlink,
+            confidence=confidence,
             compare=compare,
             progress=lambda stage, seconds: update(description=stage, detail=f"{seconds:,.0f} s modelled"),
         )
-    show(
-        found.to_dict(),
-        json,
-        lambda: _tables(found, in_gradient_times=not options.is_in_seconds(model), compared=compare),
-    )
+    network = {
+        "--bandwidth": bandwidth,
+        "--ratio": ratio,
+        "--step-seconds": step_seconds,
+        "--straggler": None if straggler == 0.5 else straggler,
+        "--downlink-bandwidth": downlink_bandwidth,
+        "--round-seconds": round_seconds or None,
+        "--own-uplinks": own_uplinks or None,
+        "--broadcast": broadcast or None,
+        "--slow-share": slow_share or None,
+        "--slow-factor": slow_factor if slow_share else None,
+        "--data-dir": data_dir,
+    }
+    command = _command(problem, found, seed, network)
+    values = {**found.to_dict(), "command": command}
+    show(values, json, lambda: _tables(found, not options.is_in_seconds(model), compare, command))
     if plot is not None:
-        _draw(found, plot, quantizers, quiet=json)
+        _draw(found, plot, quantizer, downlink, quiet=json)
 
 
-def _draw(found: Plan, path: Path, quantizers: Sequence[Any], quiet: bool) -> None:
+def _command(problem: str, found: Plan, seed: int, network: dict[str, Any]) -> str:
+    """Return the ``fedpaq run`` that does what the plan recommends, priced as it was planned."""
+    from fedpaq.downlink import Dense
+    from fedpaq.quantizers import text_of
+
+    config = found.config(seed)
+    words = {
+        "-n": found.task.problem.num_clients,
+        "-r": config.clients_per_round,
+        "-t": config.local_steps,
+        "-T": config.total_steps,
+        "-B": config.batch_size,
+        "-e": config.step_size,
+        "--quantizer": text_of(found.quantizer),
+        "--downlink": None if found.downlink == Dense() else found.downlink.name,
+        "--seed": seed or None,
+        **network,
+    }
+    given = [
+        name if value is True else f"{name} {shlex.quote(str(value))}"
+        for name, value in words.items()
+        if value is not None
+    ]
+    return " ".join(["fedpaq run", shlex.quote(problem), *given])
+
+
+def _draw(
+    found: Plan, path: Path, quantizers: Sequence[Any] | None, downlinks: Sequence[Any] | None, quiet: bool
+) -> None:
     """Time every tau and quantizer for the map, and draw it."""
     from fedpaq.planner.plot import save_plot, time_map
 
-    space = found.task.default_space(quantizers)
+    space = found.task.default_space(quantizers, downlinks)
     total = len(space.local_steps) * len(space.quantizers)
     with progress_bar("map", total, quiet=quiet) as update:
         times = time_map(found, space, lambda setting: update(advance=1, detail=str(setting)))
     save_plot(found, times, path)
 
 
-def _tables(found: Plan, *, in_gradient_times: bool, compared: bool) -> Iterator[Any]:
-    pick, baselines = found.pick, {"FedAvg": found.fedavg, "QSGD": found.qsgd}
+def _tables(found: Plan, in_gradient_times: bool, compared: bool, command: str) -> Iterator[Any]:
+    pick, baselines, tied = found.pick, {"FedAvg": found.fedavg, "QSGD": found.qsgd}, found.tied
     written = (lambda seconds: f"{seconds:,.0f}") if in_gradient_times else format_seconds
     unit = " gradient times" if in_gradient_times else ""
-    rows = [("pick", pick)]
-    for choice in found.runners_up[:3]:
-        rows.append(("tied" if choice.seconds <= TIE * pick.seconds else "runner-up", choice))
+    rows = [("pick", pick), *(("tied" if choice in tied else "runner-up", choice) for choice in found.runners_up[:3])]
     rows += [(name, choice) for name, choice in baselines.items() if choice is not None]
     yield table(
-        ("", ">tau", ">r", ">s", ">step size", ">rounds", ">time", ">90 % of runs", ">upload"),
+        ("", ">tau", ">r", ">quantizer", ">step size", ">rounds", ">time", ">±", ">up", ">down"),
         [(name, *_cells(choice, written)) for name, choice in rows],
         title=f"{found.task.problem.name} to a training loss of {found.task.target_loss:g}",
     )
     yield (
+        f"[dim]Means of {len(pick.runs)} runs up to the first round at the target; ± is the standard error of the "
+        "time."
+        + (" Tied: at most two standard errors from the fastest; the pick sends fewer bytes." if tied else "")
+        + "[/dim]"
+    )
+    yield (
         f"Ask {counted(pick.setting.clients_per_round, 'client')} per round, each for "
         f"{counted(pick.setting.local_steps, 'local step')} of size {pick.step_size:g}, and send updates "
-        + _sent(pick.setting)
-        + f": {written(pick.seconds)}{unit} on average."
+        f"{_sent(pick.setting)}: {written(pick.seconds)}{unit} on average to the first hit; nine in ten runs take "
+        f"{written(pick.low)} to {written(pick.high)}."
     )
+    yield _scheduled(found, written)
     if compared:
         yield " ".join(f"{name}, tuned: {_slower(choice, pick)}." for name, choice in baselines.items())
-    if any(name == "tied" for name, _ in rows):
-        yield f"[dim]Tied: at most {TIE - 1:.0%} slower than the pick.[/dim]"
     yield f"[dim]Found with {found.gradient_steps:,} simulated local steps.[/dim]"
+    yield line(command)
+
+
+def _scheduled(found: Plan, written: Callable[[float], str]) -> str:
+    """Say what the scheduled rounds bring."""
+    made = found.schedule
+    rounds = counted(made.rounds, "round")
+    if not made.is_held:
+        return (
+            f"Schedule {rounds}, {written(made.seconds)}: {made.share:.0%} of {made.runs} runs reached the target, "
+            "but they do not stay there; watch the loss and stop at the target, or choose a smaller step size."
+        )
+    return (
+        f"Schedule {rounds}, {written(made.seconds)}: {made.share:.0%} of {made.runs} fresh runs are at the target "
+        f"then (level held), {made.before:.0%} one round earlier."
+    )
 
 
 def counted(number: int, noun: str) -> str:
@@ -155,18 +225,22 @@ def counted(number: int, noun: str) -> str:
 
 
 def _sent(setting: RoundSetting) -> str:
-    """Return how updates are sent, and the option that makes ``fedpaq run`` do so."""
+    """Return how updates and model are sent, and the options that make ``fedpaq run`` do so."""
+    from fedpaq.downlink import Dense
     from fedpaq.quantizers import text_of
 
     words = {0: "as float32", None: "quantized"}
     how = words.get(setting.levels) or f"quantized to {counted(setting.levels or 0, 'level')}"
-    return f"{how} (--quantizer {text_of(setting.quantizer)})"
+    changes = (
+        "" if setting.downlink == Dense() else f", the model as coded changes (--downlink {setting.downlink.name})"
+    )
+    return f"{how} (--quantizer {text_of(setting.quantizer)}){changes}"
 
 
 def _setting(setting: RoundSetting) -> tuple[str, str, str]:
     from fedpaq.quantizers import text_of
 
-    quantizer = str(setting.levels or text_of(setting.quantizer))
+    quantizer = f"s={setting.levels}" if setting.levels else text_of(setting.quantizer)
     return str(setting.local_steps), str(setting.clients_per_round), quantizer
 
 
@@ -176,8 +250,9 @@ def _cells(choice: Choice, written: Callable[[float], str]) -> list[str]:
         f"{choice.step_size:.3g}",
         f"{choice.rounds:.1f}",
         written(choice.seconds),
-        f"{written(choice.low)} - {written(choice.high)}",
+        f"{choice.standard_error / choice.seconds:.0%}",
         format_bytes(choice.upload_bytes),
+        format_bytes(choice.download_bytes),
     ]
 
 
@@ -195,14 +270,14 @@ def _from_theory(
     model: CostModel,
     max_clients: int,
     batch_size: int,
-    quantizers: Sequence[Any],
+    quantizers: Sequence[Any] | None,
     json: bool,
 ) -> None:
     """Print the configurations by what the theorems guarantee."""
     from fedpaq.config import require_int
     from fedpaq.planner import RoundSetting
     from fedpaq.planner.closed_form import LOOSENESS, TheoryInputs, plan_from_theory
-    from fedpaq.planner.search_space import LOCAL_STEPS, default_cohorts
+    from fedpaq.planner.search_space import LOCAL_STEPS, default_cohorts, default_quantizers
     from fedpaq.quantizers import as_quantizer
     from fedpaq.theory import estimate
 
@@ -221,7 +296,7 @@ def _from_theory(
         RoundSetting(tau, r, as_quantizer(quantizer))
         for tau in LOCAL_STEPS
         for r in default_cohorts(max_clients)
-        for quantizer in quantizers
+        for quantizer in quantizers or default_quantizers(task.dimension)
     ]
     inputs = TheoryInputs(
         assumptions=known.assumptions(),
@@ -236,4 +311,4 @@ def _from_theory(
 def _guarantees(found: list[Guarantee]) -> Any:
     rows = [(*_setting(entry.setting), f"{entry.rounds:.3g}", f"{entry.seconds:.3g}") for entry in found]
     title = "What the theorems guarantee, fastest first"
-    return table((">tau", ">r", ">s", ">rounds", ">seconds"), rows, title=title)
+    return table((">tau", ">r", ">quantizer", ">rounds", ">seconds"), rows, title=title)

@@ -23,7 +23,11 @@ def time_map(plan: Plan, space: SearchSpace, progress: Callable[[RoundSetting], 
     ``progress`` is called with each setting before it is timed.
     """
     times: TimeMap = {}
-    for setting in replace(space, clients_per_round=[plan.pick.setting.clients_per_round]).settings():
+    pick = plan.pick.setting
+    quantizers = list(dict.fromkeys([*space.quantizers, pick.quantizer]))  # the pick's rate may lie between theirs
+    for setting in replace(
+        space, clients_per_round=[pick.clients_per_round], quantizers=quantizers, downlinks=[pick.downlink]
+    ).settings():
         if progress is not None:
             progress(setting)
         finished, _ = run_race(plan.task, [setting], space.step_sizes, "map", max_seconds=SLOWEST * plan.pick.seconds)

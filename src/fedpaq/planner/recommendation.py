@@ -3,8 +3,9 @@
 1. The target must be reachable: a descent on all samples has to get below it.
 2. The race (``planner.race``): every setting and step size, on four seeds, the loss watched on some samples.
 3. The validation (``planner.validation``): the fastest settings with neighbouring step sizes, on fresh seeds
-   and all samples. The pick has the least mean time.
-4. FedAvg (no quantizer) and QSGD (one local step, all clients, ``LowPrecision``), each with its own tuning.
+   and all samples. The pick has the least mean time to the first round at the target; ties are broken.
+4. The schedule (``planner.schedule``): how many rounds until nine in ten runs of the pick are at the target.
+5. FedAvg (no quantizer) and QSGD (one local step, all clients, ``LowPrecision``), each with its own tuning.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from typing import Any
 
 from fedpaq.config import FedPAQConfig
 from fedpaq.cost_model import CostModel
+from fedpaq.downlink import Downlink
 from fedpaq.errors import ConfigError
 from fedpaq.planner.pilot import Candidate, Pilot
 from fedpaq.planner.race import race
-from fedpaq.planner.search_space import QUANTIZERS, SearchSpace
+from fedpaq.planner.schedule import Schedule, make_schedule
+from fedpaq.planner.search_space import SearchSpace
 from fedpaq.planner.task import Task
-from fedpaq.planner.validation import Choice, validate
+from fedpaq.planner.validation import Choice, settle, validate
 from fedpaq.problems import Problem
 from fedpaq.quantizers import Identity, LowPrecision, Quantizer
 from fedpaq.theory.round_setting import RoundSetting
@@ -40,6 +43,7 @@ class Plan:
 
     task: Task
     pick: Choice
+    schedule: Schedule
     runners_up: Sequence[Choice]
     fedavg: Choice | None  # None: not compared, or slower than BASELINE_LIMIT times the pick
     qsgd: Choice | None
@@ -51,9 +55,20 @@ class Plan:
         """The recommended quantizer, for ``train`` beside ``config()``."""
         return self.pick.setting.quantizer
 
+    @property
+    def downlink(self) -> Downlink:
+        """The recommended downlink, for ``train`` beside ``config()``."""
+        return self.pick.setting.downlink
+
+    @property
+    def tied(self) -> list[Choice]:
+        """The runners-up whose time differs from the fastest's by at most two standard errors."""
+        fastest = min((self.pick, *self.runners_up), key=lambda choice: choice.seconds)
+        return [choice for choice in self.runners_up if choice is fastest or choice.is_tied_with(fastest)]
+
     def config(self, seed: int = 0) -> FedPAQConfig:
-        """Return the recommended run: as many rounds as the average run needs, rounded up."""
-        return self.task.config(self.pick.setting, self.pick.step_size, seed, math.ceil(self.pick.rounds))
+        """Return the recommended run, with the rounds of ``schedule``."""
+        return self.task.config(self.pick.setting, self.pick.step_size, seed, self.schedule.rounds)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -63,7 +78,8 @@ class Plan:
             "target_loss": self.task.target_loss,
             "cost_model": self.task.cost_model.to_dict(),
             **{name: None if choice is None else choice.to_dict() for name, choice in choices.items()},
-            "runners_up": [choice.to_dict() for choice in self.runners_up],
+            "schedule": self.schedule.to_dict(),
+            "runners_up": [{**choice.to_dict(), "tied": choice in self.tied} for choice in self.runners_up],
             "gradient_steps": self.gradient_steps,
         }
 
@@ -76,17 +92,21 @@ def plan(
     max_clients: int | None = None,
     batch_size: int | None = 10,
     max_steps: int = 2000,
-    quantizers: Sequence[Quantizer | str] = QUANTIZERS,
+    quantizers: Sequence[Quantizer | str] | None = None,
+    downlinks: Sequence[Downlink | str] | None = None,
     space: SearchSpace | None = None,
+    confidence: float = 0.9,
     compare: bool = True,
     progress: Progress | None = None,
 ) -> Plan:
     """Return the configuration that reaches ``target_loss`` soonest under ``cost_model``.
 
     ``target_loss`` is a loss as ``train`` reports it. ``max_clients`` is the most clients that may take part
-    in a round (default: all). ``quantizers`` are those to choose from, as objects or texts; ``space``
-    replaces all default choices. A candidate that has not reached the target after ``max_steps`` local steps
-    is given up. ``compare`` also times FedAvg and QSGD. ``progress(stage, seconds)`` gets the modelled time.
+    in a round (default: all). ``quantizers`` are those to choose from, as objects or texts (default: several, and
+    rates between them), ``downlinks`` the ways down (default: dense, and coded changes where downloads are priced);
+    ``space`` replaces all default choices. A candidate that has not reached the target after ``max_steps`` local
+    steps is given up. ``confidence`` is the share of runs that are to be at the target after the scheduled rounds.
+    ``compare`` also times FedAvg and QSGD. ``progress(stage, seconds)`` gets the modelled time.
     """
     task = Task(
         problem=problem,
@@ -101,24 +121,31 @@ def plan(
             f"clients_per_round={max(space.clients_per_round)} of the search space exceeds "
             f"max_clients={task.max_clients}; choose 1..{task.max_clients}"
         )
+    if not 0.5 <= confidence < 1:
+        raise ConfigError(f"confidence={confidence} is not a share of runs to plan for; choose 0.5 to below 1")
     task.require_reachable()
-    space = space or task.default_space(quantizers)
+    space = space or task.default_space(quantizers, downlinks)
     finished, spent = run_race(task, space.settings(), space.step_sizes, "race", progress)
-    choices, more = validate(task, finished)
+    choices, more = validate(task, finished, refine=space.refine)
     if not choices:
         raise ConfigError(
             f"target_loss={target_loss} was not reached by any candidate within max_steps={max_steps} "
             "local steps; raise max_steps, or choose a higher target"
         )
-    baselines = _baselines(task, space, choices[0].seconds, progress) if compare else {}
+    pick, *others = settle(choices)
+    if progress is not None:
+        progress("schedule", pick.seconds)
+    schedule, last = make_schedule(task, pick, confidence)
+    baselines = _baselines(task, space, pick.seconds, progress) if compare else {}
     return Plan(
         task=task,
-        pick=choices[0],
-        runners_up=choices[1:],
+        pick=pick,
+        schedule=schedule,
+        runners_up=others,
         fedavg=baselines.get("fedavg"),
         qsgd=baselines.get("qsgd"),
         finished=finished,
-        gradient_steps=spent + more,
+        gradient_steps=spent + more + last,
     )
 
 

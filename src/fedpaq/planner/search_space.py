@@ -1,27 +1,34 @@
-"""SearchSpace: which local steps, cohorts, quantizers and step sizes a plan chooses from."""
+"""SearchSpace: which local steps, cohorts, quantizers, downlinks and step sizes a plan chooses from."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar, dataclass, replace
 
 from fedpaq.config import require_int, require_positive
+from fedpaq.downlink import Changes, Dense, Downlink
+from fedpaq.downlink import parse as parse_downlink
 from fedpaq.errors import ConfigError
 from fedpaq.quantizers import Identity, LowPrecision, Quantizer, as_quantizer, text_of
+from fedpaq.quantizers.rotated.quantizer import LEAST_BYTES, MOST_BITS, Rotated
 from fedpaq.theory.round_setting import RoundSetting
 
 LOCAL_STEPS = (1, 2, 5, 10, 20, 50)
-QUANTIZERS: tuple[Quantizer, ...] = (LowPrecision(1), LowPrecision(5), LowPrecision(10), Identity())
+LEVELS = (1, 5, 10)
+RATES = (0.03, 0.3)  # bits per coordinate of Rotated; a plan then tries rates between them
+RATE_FACTOR = 2.5
+DOWNLINKS = ("dense", "rotated:1", "rotated:0.2")  # where downloads are priced
 SHARES = (0.1, 0.2, 0.5, 1.0)  # of the clients that may take part
 STEP_SIZES = tuple(2.0**power for power in range(-1, 7))  # times 1 / L
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSpace:
-    """The choices; every combination of local steps, cohort and quantizer is a round setting.
+    """The choices; every combination of local steps, cohort, quantizer and downlink is a round setting.
 
-    A quantizer may be given as its text, such as "low-precision:4,bucket_size=128". ``levels`` is the
-    short form: s for ``LowPrecision(s)``, None for no quantizer.
+    A quantizer or downlink may be given as its text, such as "low-precision:4,bucket_size=128". ``levels`` is the
+    short form: s for ``LowPrecision(s)``, None for no quantizer. With ``refine`` a plan also tries the rates
+    beside those of its best settings.
 
     >>> space = SearchSpace(local_steps=[2], clients_per_round=[5], levels=[4, None], step_sizes=[0.1])
     >>> [str(setting) for setting in space.settings()]
@@ -33,11 +40,14 @@ class SearchSpace:
     quantizers: Sequence[Quantizer | str] = ()
     levels: InitVar[Sequence[int | None]] = ()
     step_sizes: Sequence[float]
+    downlinks: Sequence[Downlink | str] = (Dense(),)
+    refine: bool = False
 
     def __post_init__(self, levels: Sequence[int | None]) -> None:
         by_levels = [Identity() if s is None else LowPrecision(s) for s in levels]
         object.__setattr__(self, "quantizers", [*map(as_quantizer, self.quantizers), *by_levels])
-        for name in ("local_steps", "clients_per_round", "quantizers", "step_sizes"):
+        object.__setattr__(self, "downlinks", [*map(_as_downlink, self.downlinks)])
+        for name in ("local_steps", "clients_per_round", "quantizers", "step_sizes", "downlinks"):
             values = list(getattr(self, name))
             if not values or len(set(values)) < len(values):
                 shown = [text_of(value) for value in values] if name == "quantizers" else values
@@ -51,7 +61,8 @@ class SearchSpace:
     def settings(self) -> list[RoundSetting]:
         """Return every round setting."""
         return [
-            RoundSetting(steps, clients, as_quantizer(quantizer))
+            RoundSetting(steps, clients, as_quantizer(quantizer), _as_downlink(downlink))
+            for downlink in self.downlinks
             for quantizer in self.quantizers
             for clients in self.clients_per_round
             for steps in self.local_steps
@@ -65,3 +76,44 @@ def default_cohorts(max_clients: int) -> list[int]:
     [5, 10, 25, 50]
     """
     return sorted({max(1, round(share * max_clients)) for share in SHARES})
+
+
+def default_quantizers(dimension: int) -> list[Quantizer]:
+    """Return 1, 5 and 10 levels, ``Rotated`` at rates above its shortest payload, and none.
+
+    >>> [text_of(quantizer) for quantizer in default_quantizers(785)]
+    ['low-precision:1', 'low-precision:5', 'low-precision:10', 'rotated:0.3', 'none']
+    """
+    rates = [rate for rate in RATES if rate * dimension / 8 > LEAST_BYTES]
+    return [*map(LowPrecision, LEVELS), *(Rotated(bits=rate) for rate in rates), Identity()]
+
+
+def beside(setting: RoundSetting, dimension: int) -> list[RoundSetting]:
+    """Return the setting with a lower and a higher rate up and down, where it has one that can be changed.
+
+    >>> [str(other) for other in beside(RoundSetting(5, 10, LowPrecision(4)), 785)]
+    ['tau=5, r=10, s=2', 'tau=5, r=10, s=10']
+    """
+    found = [replace(setting, quantizer=other) for other in _other_rates(setting.quantizer, dimension)]
+    down = setting.downlink
+    if isinstance(down, Changes):
+        found += [
+            replace(setting, downlink=replace(down, quantizer=q)) for q in _other_rates(down.quantizer, dimension)
+        ]
+    return found
+
+
+def _other_rates(own: Quantizer, dimension: int) -> list[Quantizer]:
+    others: list[Quantizer] = []
+    for factor in (1 / RATE_FACTOR, RATE_FACTOR):
+        if isinstance(own, LowPrecision):
+            others.append(replace(own, levels=max(1, round(own.levels * factor))))
+        elif isinstance(own, Rotated) and own.bits is not None:
+            other = Rotated(bits=min(float(f"{own.bits * factor:.2g}"), MOST_BITS))
+            if other.target_bytes(dimension) != own.target_bytes(dimension):
+                others.append(other)
+    return [other for other in others if other != own]
+
+
+def _as_downlink(given: Downlink | str) -> Downlink:
+    return parse_downlink(given) if isinstance(given, str) else given

@@ -16,8 +16,16 @@ import numpy.typing as npt
 from fedpaq.algorithm import sweep
 from fedpaq.config import FedPAQConfig, require_int, require_positive, round_to_4_digits
 from fedpaq.cost_model import CostModel
+from fedpaq.downlink import Downlink
 from fedpaq.errors import ConfigError
-from fedpaq.planner.search_space import LOCAL_STEPS, QUANTIZERS, STEP_SIZES, SearchSpace, default_cohorts
+from fedpaq.planner.search_space import (
+    DOWNLINKS,
+    LOCAL_STEPS,
+    STEP_SIZES,
+    SearchSpace,
+    default_cohorts,
+    default_quantizers,
+)
 from fedpaq.problems import Problem, iid
 from fedpaq.quantizers import Quantizer
 from fedpaq.randomness import Key, Purpose, permutation
@@ -126,18 +134,38 @@ class Task:
             self._upload_bytes[quantizer] = history.final.payload_bytes
         return self._upload_bytes[quantizer]
 
+    def first_download_bytes(self, downlink: Downlink) -> int:
+        """Return what a client that holds nothing is sent before the first round."""
+        if downlink not in self._first_download_bytes:
+            broadcast = downlink.open([0], self.problem.num_clients, self.problem.initial_params)
+            received = broadcast.send(0, np.zeros(1, np.int64), np.zeros((1, 1), np.int64))
+            self._first_download_bytes[downlink] = int(received[0, 0])
+        return self._first_download_bytes[downlink]
+
     @cached_property
     def _upload_bytes(self) -> dict[Quantizer, int]:
         return {}
 
-    def default_space(self, quantizers: Sequence[Quantizer | str] = QUANTIZERS) -> SearchSpace:
-        """Return the default choices; step sizes are multiples of one over the curvature at the start."""
+    @cached_property
+    def _first_download_bytes(self) -> dict[Downlink, int]:
+        return {}
+
+    def default_space(
+        self, quantizers: Sequence[Quantizer | str] | None = None, downlinks: Sequence[Downlink | str] | None = None
+    ) -> SearchSpace:
+        """Return the default choices; step sizes are multiples of one over the curvature at the start.
+
+        Given ``quantizers`` are the only ones; the default ones are refined around the best. Coded downloads are
+        among the choices where the cost model prices downloads.
+        """
         start = np.asarray(self.problem.initial_params, np.float64)
         curvature = largest_curvature(FullLoss(self.watched, mean_over="samples"), start)
         return SearchSpace(
             local_steps=LOCAL_STEPS,
             clients_per_round=default_cohorts(self.max_clients),
-            quantizers=quantizers,
+            quantizers=quantizers or default_quantizers(self.problem.dimension),
+            downlinks=downlinks or (DOWNLINKS if self.cost_model.downlink_bandwidth else DOWNLINKS[:1]),
+            refine=quantizers is None,
             step_sizes=[round_to_4_digits(factor / curvature) for factor in STEP_SIZES],
         )
 

@@ -1,16 +1,17 @@
-"""RoundSetting: what fixes the cost of a round, tau, r and the quantizer Q; what theorems and plans compare."""
+"""RoundSetting: what fixes the cost of a round, tau, r, Q and the way down; what theorems and plans compare."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedpaq.downlink import Dense, Downlink
 from fedpaq.quantizers import Identity, LowPrecision, Quantizer, text_of
 
 
 @dataclass(frozen=True)
 class RoundSetting:
-    """One choice of tau, r and quantizer.
+    """One choice of tau, r, quantizer and downlink.
 
     >>> str(RoundSetting(5, 10, LowPrecision(4))), str(RoundSetting(5, 10))
     ('tau=5, r=10, s=4', 'tau=5, r=10, no quantizer')
@@ -19,6 +20,7 @@ class RoundSetting:
     local_steps: int  # tau
     clients_per_round: int  # r
     quantizer: Quantizer = field(default_factory=Identity)
+    downlink: Downlink = field(default_factory=Dense)
 
     @property
     def levels(self) -> int | None:
@@ -34,8 +36,10 @@ class RoundSetting:
             "clients_per_round": self.clients_per_round,
             "levels": self.levels,
             "quantizer": text_of(self.quantizer),
+            "downlink": self.downlink.name,
         }
 
     def __str__(self) -> str:
         named = {0: "no quantizer", None: text_of(self.quantizer)}.get(self.levels, f"s={self.levels}")
-        return f"tau={self.local_steps}, r={self.clients_per_round}, {named}"
+        down = "" if self.downlink == Dense() else f", down {self.downlink.name}"
+        return f"tau={self.local_steps}, r={self.clients_per_round}, {named}{down}"
