@@ -196,21 +196,12 @@ def _train(
 
 
 def _summary(history: History) -> dict[str, Any]:
-    final = history.final
+    settings = ("problem", "dimension", "quantizer", "downlink", "executor", "config")
+    amounts = ("loss", "accuracy", "payload_bytes", "download_bytes", "upload_bits", "seconds")
     return {
-        "problem": history.problem,
-        "dimension": history.dimension,
-        "quantizer": history.quantizer,
-        "downlink": history.downlink,
-        "executor": history.executor,
-        "config": dict(history.config),
-        "rounds": final.round,
-        "loss": final.loss,
-        "accuracy": final.accuracy,
-        "payload_bytes": final.payload_bytes,
-        "download_bytes": final.download_bytes,
-        "upload_bits": final.upload_bits,
-        "seconds": final.seconds,
+        **{name: getattr(history, name) for name in settings},
+        "rounds": history.final.round,
+        **{name: getattr(history.final, name) for name in amounts},
     }
 
 

@@ -36,10 +36,7 @@ def save_report(results: Results, verdicts: Sequence[Mapping[str, Any]], path: P
 
 def _figure(figure: Figure, curves: Curves) -> dict[str, Any]:
     return {
-        "name": figure.name,
-        "title": figure.title,
-        "where": figure.where,
-        "ratio": figure.ratio,
+        **{name: getattr(figure, name) for name in ("name", "title", "where", "ratio")},
         "dimension": next(iter(curves.values())).dimension,
         "panels": [_panel(panel, curves, CostModel.from_ratio(figure.ratio)) for panel in figure.panels],
     }
@@ -49,9 +46,7 @@ def _panel(panel: Panel, curves: Curves, cost_model: CostModel) -> dict[str, Any
     looks = RATE_LOOKS if panel.name == NAME else LOOKS
     low, high = loss_range([curves[setting] for setting in panel.curves.values()])
     return {
-        "name": panel.name,
-        "title": panel.title,
-        "fixed": panel.fixed,
+        **{name: getattr(panel, name) for name in ("name", "title", "fixed")},
         "range": [low, high],
         "ticks": ticks(low, high),
         "curves": [

@@ -49,15 +49,12 @@ class LevelsOnDevice:
         self._batch = self._kernels.quantize(updates, seeds, work.round, clients, *settings)
 
     def add_to(self, total: Tensor, first_job: Tensor) -> None:
-        """Add to total (runs, p), in order."""
         self._kernels.add_levels(self._batch, first_job, total)
 
     def payload_bytes(self) -> Float64:
-        """Return the length of each payload (jobs,)."""
         return estimated_bytes(self._batch, self._dimension, self._quantizer, self._kernels.BLOCK)
 
     def fetch(self) -> tuple[QuantizedBatch, Bools]:
-        """Return the messages and which of them are usable."""
         norms = self._batch.norms.cpu().numpy()
         usable = np.isfinite(norms).all(axis=1)
         signed = self._batch.signed_levels[:, : self._dimension].cpu().numpy()
@@ -74,15 +71,12 @@ class ValuesOnDevice:
         self._quantizer, self._updates, self._work = quantizer, updates, work
 
     def add_to(self, total: Tensor, first_job: Tensor) -> None:
-        """Add to total (runs, p), in order."""
         cuda.load("low_precision").add_updates(self._updates, first_job, total)
 
     def payload_bytes(self) -> Float64:
-        """Return the length of each payload (jobs,)."""
         return np.full(len(self._updates), float(codec.raw_bytes(self._updates.shape[1])))
 
     def fetch(self) -> tuple[Sequence[Message], Bools]:
-        """Return the messages and which of them are usable."""
         rows = as_float32(self._updates)
         usable: Bools = np.asarray(np.isfinite(rows).all(axis=1))
         rows[~usable] = 0.0

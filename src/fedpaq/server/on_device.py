@@ -22,16 +22,13 @@ class OnDevice:
 
     quantizer: Quantizer
     device: torch.device
+    share = staticmethod(whole)  # all jobs are done here
 
     @property
     def payload_size_source(self) -> str:
         """How payload bytes are known."""
         source: str = DEVICE_BATCHES[type(self.quantizer)].size_source
         return source
-
-    def share(self, jobs: int) -> slice:
-        """All jobs are done here."""
-        return whole(jobs)
 
     def open(self, runs: int, dimension: int) -> DeviceInbox:
         """Return an empty inbox for one round."""
