@@ -1,12 +1,12 @@
 """Rate and distortion: NMSE = E||Q(x) - x||^2 / ||x||^2 against the bytes of real payloads.
 
-Rotated, LowPrecision with one norm and with buckets, EDEN and DRIVE (see ``peer_quantizers``), top-k with error
-feedback as the biased reference, and the limit 1 / (4^R - 1) of a Gaussian; on a Gaussian and a heavy-tailed
-vector of p = 92,027 and on updates of the named problems' models, whose energy is uneven: there a quantizer may
-pass below that limit. Then Gaussian vectors of three sizes, real updates at LowPrecision's own bytes, and the
+Rotated, LowPrecision with one norm and with buckets, EDEN and DRIVE, QUIC-FL (see ``peer_quantizers``), top-k with
+error feedback as the biased reference, and the limit 1 / (4^R - 1) of a Gaussian; on a Gaussian and a heavy-tailed
+vector of p = 92,027 and on updates of the named problems' models and of a ResNet-18, whose energy is uneven: there
+a quantizer may pass below that limit. Then Gaussian vectors of three sizes, real updates at LowPrecision's own bytes, and the
 processor time of quantizing and encoding a million coordinates, beside EDEN's in the same run.
 
-    python benchmarks/rate_distortion.py [--draws 8] [--picture-only]
+    python benchmarks/rate_distortion.py [--draws 8] [--vectors-only] [--picture-only]
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ import peer_codecs
 from fedpaq.quantizers.rotated.message import RotatedMessage
 from fedpaq.quantizers.rotated.quantizer import Rotated, payload_size, with_content
 from measurement import RESULTS, write
-from peer_quantizers import eden, top_k_with_feedback
+from peer_quantizers import eden, quic_fl, top_k_with_feedback
 from rate_distortion_picture import draw_picture
-from real_updates import PROBLEMS, real_updates
+from real_updates import PROBLEMS, RESNET, real_updates, resnet_update
 
 RATES = (0.01, 0.03, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
 IDEAL = (1.35, 1.40, 1.48, 1.55, 1.61, 1.60, 1.46, 1.43)  # the best scalar quantizer, in units of the limit
@@ -56,12 +56,19 @@ def peers(bits: float) -> Estimate:
     return lambda update, draw: eden(update, bits, np.random.default_rng(draw))
 
 
+def shared(bits: int) -> Estimate:
+    """Return QUIC-FL."""
+    return lambda update, draw: quic_fl(update, bits, np.random.default_rng(draw))
+
+
 CONTENDERS = {
     "Rotated": [ours(Rotated(bits=rate)) for rate in RATES],
     "LowPrecision, one norm": [ours(fedpaq.LowPrecision(levels)) for levels in (1, 5, 10, 40, 160, 640)],
     "LowPrecision, buckets of 512": [ours(fedpaq.LowPrecision(s, bucket_size=512)) for s in (1, 4, 16, 64)],
     "EDEN (DRIVE at one bit)": [peers(rate) for rate in RATES],
+    "QUIC-FL": [shared(bits) for bits in (1, 2, 3, 4)],
 }
+LARGE = 2**20  # dimensions from here on have one draw, since errors hardly vary, and every other rate
 
 
 def point(dimension: int, size: float, error: float) -> dict[str, float]:
@@ -83,9 +90,12 @@ def measure(update: Any, estimate: Estimate, draws: int) -> dict[str, float]:
 
 def lines_of(update: Any, draws: int) -> dict[str, Any]:
     """Return each line of a panel, point by point."""
-    lines = {label: [measure(update, estimate, draws) for estimate in points] for label, points in CONTENDERS.items()}
+    step, draws = (2, 1) if update.size >= LARGE else (1, draws)
+    lines = {
+        label: [measure(update, estimate, draws) for estimate in points[::step]] for label, points in CONTENDERS.items()
+    }
     feedback = []
-    for rate in RATES:
+    for rate in RATES[::step]:
         error, size = top_k_with_feedback(update, max(1, int(update.size * rate / 40)))
         feedback.append(point(update.size, size, error))
     return lines | {"top-k with error feedback (biased)": feedback}
@@ -102,7 +112,8 @@ def vectors() -> dict[str, Any]:
         updates = real_updates(name, count=1)
         if updates is not None:
             found[name] = updates[0]
-    return found
+    update = resnet_update()
+    return found if update is None else found | {RESNET: update}
 
 
 def against_low_precision(update: Any, draws: int) -> list[dict[str, float]]:
@@ -146,8 +157,9 @@ def speeds(dimension: int = 1_000_000) -> dict[str, Any]:
         forth, back = (statistics.median(part) for part in zip(*found[1:], strict=True))
         rows[name] = {"encode_million_a_second": dimension / forth / 1e6}
         rows[name]["decode_million_a_second"] = dimension / back / 1e6
-    for bits in (1, 4):
-        mine, peer = rows[f"Rotated, {bits} bits"], rows[f"EDEN, {bits} bits"]
+    beside = {"0.03": 1, "0.1": 1, "0.5": 1, "1": 1, "4": 4}  # below one bit EDEN rotates all and sends a part
+    for rate, bits in beside.items():
+        mine, peer = rows[f"Rotated, {rate} bits"], rows[f"EDEN, {bits} bits"]
         for way in ("encode", "decode"):
             mine[f"{way}_over_eden"] = mine[f"{way}_million_a_second"] / peer[f"{way}_million_a_second"]
     return {"dimension": dimension, "repeats": REPEATS, "rows": rows}
@@ -158,11 +170,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=8)
     parser.add_argument("--picture-only", action="store_true", help="draw what was measured before")
+    parser.add_argument("--vectors-only", action="store_true", help="keep the speeds and sizes measured before")
     arguments = parser.parse_args()
     if arguments.picture_only:
         draw_picture(json.loads((RESULTS / "rate_distortion.json").read_text()))
         return
     results: dict[str, Any] = {"draws": arguments.draws}
+    if arguments.vectors_only:
+        results |= json.loads((RESULTS / "rate_distortion.json").read_text())
+    else:
+        measure_speeds_and_sizes(results)
+    results["vectors"] = {}
+    for name, update in vectors().items():
+        panel = {"dimension": update.size, "lines": lines_of(update, arguments.draws)}
+        if name in (*PROBLEMS, RESNET):
+            draws = 1 if update.size >= LARGE else 2 * arguments.draws
+            panel["against_low_precision"] = against_low_precision(update, draws)
+            print(name, [round(row["ratio"], 3) for row in panel["against_low_precision"]], flush=True)
+        results["vectors"][name] = panel
+    write("rate_distortion", results)
+    draw_picture(results)
+
+
+def measure_speeds_and_sizes(results: dict[str, Any]) -> None:
+    """Add what does not depend on the vectors."""
     results["ideal_over_limit"] = dict(zip(map(str, RATES), IDEAL, strict=True))
     results["speed"] = speeds()
     for name, row in results["speed"]["rows"].items():
@@ -173,15 +204,6 @@ def main() -> None:
         found = [measure(update, ours(Rotated(bits=rate)), draws) for rate in RATES]
         results["sizes"][str(dimension)] = {"draws": draws, "points": found}
         print(f"p = {dimension:,}:", [round(one["over_limit"], 3) for one in found], flush=True)
-    results["vectors"] = {}
-    for name, update in vectors().items():
-        panel = {"dimension": update.size, "lines": lines_of(update, arguments.draws)}
-        if name in PROBLEMS:
-            panel["against_low_precision"] = against_low_precision(update, 2 * arguments.draws)
-            print(name, [round(row["ratio"], 3) for row in panel["against_low_precision"]], flush=True)
-        results["vectors"][name] = panel
-    write("rate_distortion", results)
-    draw_picture(results)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ TITLES = {
     "mnist-logistic": "MNIST logistic regression",
     "fashion-mlp": "Fashion-MNIST network",
     "cifar10-mlp-92k": "CIFAR-10 network",
+    "resnet18-gn": "ResNet-18",
 }
 
 
@@ -30,6 +31,7 @@ def draw_vector(axis: Any, name: str, panel: dict[str, Any]) -> None:
     size = np.geomspace(dimension * 0.005 / 8 + 10, dimension * 4.2 / 8, 100)
     axis.loglog(size, 1 / (4 ** (8 * size / dimension) - 1), "k-", lw=1, label="limit of a Gaussian")
     axis.set(title=f"{TITLES.get(name, name)}, p = {dimension:,}", xlabel="bytes per upload", ylim=(1e-3, 1e3))
+    axis.set_xlim(left=dimension * 0.005 / 8 + 8)
     axis.grid(alpha=0.3)
 
 
@@ -50,16 +52,18 @@ def draw_limit(axis: Any, results: dict[str, Any]) -> None:
 
 
 def draw_picture(results: dict[str, Any]) -> None:
-    """Draw up to six panels, two rows of three."""
-    figure, axes = plt.subplots(2, 3, figsize=(15, 9.5))
+    """Draw a panel a vector, the limit and the legend: two rows of four at most."""
+    columns = -(-(len(results["vectors"]) + 2) // 2)
+    figure, axes = plt.subplots(2, columns, figsize=(4.6 * columns, 9), layout="constrained")
     places = list(axes.flat)
     for axis, (name, panel) in zip(places, results["vectors"].items(), strict=False):
         draw_vector(axis, name, panel)
-    draw_limit(places[-1], results)
+    draw_limit(places[len(results["vectors"])], results)
     for axis in axes[:, 0]:
         axis.set_ylabel("error, E||Q(x) - x||² / ||x||²")
+    for axis in places[len(results["vectors"]) + 1 :]:
+        axis.set_axis_off()
     handles, labels = places[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="lower center", ncol=3, fontsize=11, frameon=False)
-    figure.tight_layout(rect=(0, 0.07, 1, 1))
+    places[-1].legend(handles, labels, loc="center", fontsize=11, labelspacing=0.9, handlelength=4, frameon=False)
     FIGURE.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(FIGURE, dpi=90)

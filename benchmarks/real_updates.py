@@ -11,6 +11,7 @@ import numpy as np
 import fedpaq
 
 PROBLEMS = ("mnist-logistic", "fashion-mlp", "cifar10-mlp-92k")
+RESNET = "resnet18-gn"
 DATA = Path(os.environ.get("FEDPAQ_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 
 
@@ -35,6 +36,23 @@ class Recorder:
         """Quantize r updates and remember them."""
         self.updates = np.array(updates, np.float32)
         return self._quantizer.quantize_batch(self.updates, keys)
+
+
+def resnet_update() -> np.ndarray | None:
+    """Return what a client of ``benchmarks/resnet.py`` uploads in the first round, or None without the dataset."""
+    from resnet import STEP_SIZES, make_problem
+
+    try:
+        problem, _, _ = make_problem()
+    except FileNotFoundError as error:
+        print(f"skipped {RESNET}: {error}")
+        return None
+    recorder = Recorder()
+    config = fedpaq.FedPAQConfig(
+        clients_per_round=1, local_steps=5, total_steps=5, batch_size=20, step_size=STEP_SIZES["none"], seed=0
+    )
+    fedpaq.train(problem.evaluated_on(np.arange(10)), config, quantizer=recorder, evaluate_every=0)
+    return recorder.updates[0]
 
 
 def real_updates(name: str, count: int = 5) -> np.ndarray | None:

@@ -322,7 +322,9 @@ def rate_distortion(results: Results) -> Iterable[str]:
     yield (
         f"Million coordinates per second of processor time, one thread, p = {speed['dimension']:,}, medians of "
         f"{speed['repeats']}: quantizing and encoding, decoding and turning back. EDEN is written again in "
-        "torch, as for the next section. The errors are in [Which quantizer](quantizers.md)."
+        "torch, as for the next section; below one bit it rotates as much and sends a random part, so it is compared at "
+        "one bit. From one bit on, about half of `Rotated`'s time is its entropy code, where EDEN packs bits. The "
+        "errors are in [Which quantizer](quantizers.md)."
     )
     yield table(
         ("", "encode", "decode", "encode / EDEN", "decode / EDEN"),
@@ -338,12 +340,16 @@ def rate_distortion(results: Results) -> Iterable[str]:
     )
     rows = speed["rows"]
     sparse, dense = (rows[f"Rotated, {bits} bits"]["encode_million_a_second"] for bits in ("0.1", "2"))
-    over = min(row["encode_over_eden"] for row in rows.values() if "encode_over_eden" in row)
+    few, many = (
+        min(rows[f"Rotated, {bits} bits"]["encode_over_eden"] for bits in some)
+        for some in (("0.03", "0.1"), ("1", "4"))
+    )
     yield aims(
         [
             ("120 million per second at 0.1 bits", digits(sparse), sparse >= 120),
             ("40 million per second at 2 bits", digits(dense), dense >= 40),
-            ("5 times EDEN's speed at 1 and 4 bits", f"{over:.1f}", over >= 5),
+            ("5 times EDEN's speed at 0.1 bits and less", f"{few:.1f}", few >= 5),
+            ("5 times EDEN's speed at 1 and 4 bits", f"{many:.1f}", many >= 5),
         ]
     )
 

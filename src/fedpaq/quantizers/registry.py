@@ -4,6 +4,7 @@
     low-precision:4,bucket_size=128     LowPrecision(4, bucket_size=128)
     rotated:0.03                        Rotated(bits=0.03)
     rotated:payload_bytes=300           Rotated(payload_bytes=300)
+    rotated:0.03,blocks=1               Rotated(bits=0.03, blocks=1)
     none                                Identity()
 
 A quantizer from elsewhere joins by one line: ``QUANTIZERS["my-name"] = MyQuantizer`` in Python, or an entry

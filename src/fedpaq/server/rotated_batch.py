@@ -69,7 +69,7 @@ class RotatedOnDevice:
         self._groups: list[list[Group]] = []  # of each chunk
         self._samples: list[Sample] | None = None
         bits = body_bits(self._dimension, quantizer.target_bytes(self._dimension))
-        self._cuts = candidates(self._dimension, bits)
+        self._cuts = candidates(self._dimension, bits, quantizer.blocks)
         self._chunk = max(1, CHUNK // max(cut.padded for cut in self._cuts))
         self._cut_of = np.full(len(updates), -1)  # -1 for what is in no group
         if self._dimension <= SMALL:

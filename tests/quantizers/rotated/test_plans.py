@@ -32,7 +32,7 @@ def test_plans_of_many_updates_are_those_of_each(dimension, bits, monkeypatch):
     ]
     best, errors = plans.best_cuts(cuts, energies, cells.sum(axis=1), body)
     asked = []
-    monkeypatch.setattr(Sketch, "_scaled", lambda self, rounded, *given: rounded)
+    monkeypatch.setattr(Sketch, "scaled", lambda self, rounded, *given: rounded)
     monkeypatch.setattr(
         "fedpaq.quantizers.rotated.sketch.round_blocks",
         lambda rotated, wanted, least: asked.append((wanted, least)) or Rounded(*[np.zeros(1)] * 4),

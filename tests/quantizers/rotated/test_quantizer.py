@@ -78,6 +78,7 @@ def test_updates_that_are_not_finite_are_refused_by_name():
 
 
 WRONG = [{}, {"bits": 1.0, "payload_bytes": 99}, {"bits": 0}, {"bits": 99}, {"bits": math.nan}, {"bits": "1"}]
+WRONG += [{"bits": 1.0, "blocks": 0}, {"bits": 1.0, "blocks": 1.5}]
 
 
 @pytest.mark.parametrize("wrong", [*WRONG, {"payload_bytes": 3}])
@@ -86,6 +87,31 @@ def test_wrong_settings_are_refused(wrong):
         Rotated(**wrong)
 
 
-@pytest.mark.parametrize("quantizer", [Rotated(0.05), Rotated(2.0), Rotated(payload_bytes=60)], ids=lambda q: q.name)
+@pytest.mark.parametrize(
+    "quantizer", [Rotated(0.05), Rotated(2.0), Rotated(payload_bytes=60), Rotated(0.2, blocks=1)], ids=lambda q: q.name
+)
 def test_rotated_is_a_quantizer(quantizer):
     check_quantizer(quantizer, trials=200)
+
+
+def test_one_block_spreads_the_error_evenly_and_blocks_of_least_error_do_not():
+    update = RNG.standard_normal(32_768).astype(np.float32)
+    update[:16_384] *= 8  # eight times the root mean square of the other half
+    shares = {}
+    for blocks in (None, 1):
+        errors = np.zeros(update.size)
+        for client in range(20):
+            message = Rotated(0.1, blocks=blocks).quantize(update, key=Key(seed=0, client=client))
+            assert blocks is None or message.blocks.count == blocks
+            errors += (message.dequantize() - update) ** 2
+        shares[blocks] = errors[:16_384].sum() / errors.sum()
+    assert abs(shares[1] - 0.5) < 0.02  # the standard error of 20 draws is below 0.002
+    assert shares[None] > 0.8  # in proportion to the root mean square: 8 / 9
+
+
+def test_blocks_that_do_not_suit_the_update_are_refused():
+    update = RNG.standard_normal(5000).astype(np.float32)
+    assert Rotated(2.0, blocks=3).quantize(update, key=Key(seed=0)).blocks.count == 3
+    for wrong in (Rotated(2.0, blocks=60), Rotated(0.05, blocks=4)):  # some would be empty; too few bits for each
+        with pytest.raises(ConfigError, match="blocks="):
+            wrong.quantize(update, key=Key(seed=0))

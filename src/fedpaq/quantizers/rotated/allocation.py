@@ -8,6 +8,9 @@ E_b D(R_b) under a total of bits is least at
 in proportion to rho_b where bits are few, to its logarithm where they are many. Smaller blocks follow the
 update more closely and cost a scale each: the number of blocks is that of least expected error. It depends on
 the update alone, so the quantizer stays unbiased.
+
+The least error is not always the one that harms training least. Bits in proportion to rho_b leave an error in
+proportion to rho_b, most where gradients are large and losses curved. One block spreads it evenly.
 """
 
 import functools
@@ -17,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpaq.arrays import Float64
+from fedpaq.errors import ConfigError
 from fedpaq.quantizers.rotated.rotation import CELL, Blocks
 
 LEAST_SIZE = 512  # smaller blocks mix too little
@@ -91,8 +95,16 @@ def share(energies: Float64, size: int, bits: float, tolerance: float = 1e-4) ->
     return np.asarray(ratios * v)
 
 
-def candidates(dimension: int, bits: float) -> list[Blocks]:
-    """Return the cuts worth looking at: one for each size, none with blocks of too few bits."""
+def candidates(dimension: int, bits: float, count: int | None = None) -> list[Blocks]:
+    """Return the cuts worth looking at: one for each size, none with blocks of too few bits; or that of ``count``."""
+    if count is not None:
+        chosen = Blocks(dimension, count)
+        if not chosen.fits or (count > 1 and count * BLOCK_BITS > bits):
+            raise ConfigError(
+                f"blocks={count} does not suit dimension={dimension} and {max(bits, 0.0):.0f} bits; choose 1, or fewer "
+                f"than {count} of at least {BLOCK_BITS:g} bits each, or leave it out"
+            )
+        return [chosen]
     found: list[Blocks] = []
     size = 1 << (dimension - 1).bit_length()
     while True:
@@ -122,11 +134,14 @@ def block_energies(cells: Float64, blocks: Blocks) -> Float64:
     return np.asarray(np.add.reduceat(cells, np.arange(blocks.count) * (blocks.length // CELL)))
 
 
-def allocate(cells: Float64, dimension: int, bits: float) -> Allocation:
-    """Return the best way to spend ``bits`` on an update whose cells have these energies, not all zero."""
+def allocate(cells: Float64, dimension: int, bits: float, count: int | None = None) -> Allocation:
+    """Return the best way to spend ``bits`` on an update whose cells have these energies, not all zero.
+
+    ``count`` is the number of blocks where that is given.
+    """
     total = float(cells.sum())
     best = None
-    for blocks in candidates(dimension, bits):
+    for blocks in candidates(dimension, bits, count):
         energies = block_energies(cells, blocks) if blocks.count > 1 else np.array([total])
         scaled = share(energies, blocks.size, bits - SCALE_BITS * (blocks.count - 1), 1e-2)
         some = scaled > 0
@@ -144,12 +159,12 @@ def body_bits(dimension: int, payload_bytes: int) -> float:
     return 8.0 * (payload_bytes - header) - 4.0  # the coder's last byte is half empty
 
 
-def variance_bound(dimension: int, payload_bytes: int) -> float:
+def variance_bound(dimension: int, payload_bytes: int, count: int | None = None) -> float:
     """Return q of payloads of this length, with a quarter to spare.
 
     Even energy, Gaussian when rotated, is the worst update. However short, a message sends the largest of at
     most ``size`` coordinates, whose error is 1.1 ``size`` or less.
     """
     bits = body_bits(dimension, payload_bytes)
-    error = min(even_error(blocks, bits) for blocks in candidates(dimension, bits))
+    error = min(even_error(blocks, bits) for blocks in candidates(dimension, bits, count))
     return min(1.1 * Blocks(dimension, 1).size, 1.25 * error) + 0.02

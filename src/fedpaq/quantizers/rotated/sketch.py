@@ -64,8 +64,12 @@ class Sketch:
         kernels.rotate(row, blocks.length, blocks.turns, factors, key.seed, key.round, key.client, rotated)
         return cls(blocks, energies, factors, rotated, plan.error, key, unbiased)
 
-    def message(self, bits: float, nearest: bool = False) -> RotatedMessage:
-        """Round to about this many bits; scales at random, or to the ``nearest``, which is biased."""
+    def message(self, bits: float) -> RotatedMessage:
+        """Return the message of about this many bits."""
+        return self.scaled(self.rounded(bits), bits)
+
+    def rounded(self, bits: float) -> Rounded:
+        """Round to about this many bits."""
         size = self.blocks.size
         rates = np.arcsinh(share(self.energies, size, bits)) / math.log(2)
         halves = (
@@ -75,7 +79,7 @@ class Sketch:
         wanted = np.where(few, np.clip(np.rint(size * densities(rates)), 1, size), -1).astype(np.int64)
         wanted[self.energies == 0] = 0
         least = np.where(few, GUESS * halves, halves).astype(np.float32)
-        return self._scaled(round_blocks(self.rotated, wanted, least), bits, nearest)
+        return round_blocks(self.rotated, wanted, least)
 
     def shortest(self) -> RotatedMessage:
         """Send the largest coordinate of each block and nothing else."""
@@ -85,10 +89,13 @@ class Sketch:
         levels[at] = np.sign(self.rotated[at])
         products = np.einsum("ij,ij->i", rows, np.abs(levels), dtype=np.float64)
         counts = np.count_nonzero(levels, axis=1)
-        return self._scaled(Rounded(levels.reshape(-1), products, counts, counts), 0.0)
+        return self.scaled(Rounded(levels.reshape(-1), products, counts, counts), 0.0)
 
-    def _scaled(self, rounded: Rounded, bits: float, nearest: bool = False) -> RotatedMessage:
-        """Attach the scales that make <x_hat, x> = ||x||^2 in each block, or that make it nearest."""
+    def scaled(self, rounded: Rounded, bits: float, nearest: bool = False) -> RotatedMessage:
+        """Attach the scales that make <x_hat, x> = ||x||^2 in each block, or that make it nearest.
+
+        They are rounded at random, or to the ``nearest``, which is biased.
+        """
         mantissa_bits = mantissa_for(self.error, bits / self.blocks.count)
         sent = rounded.counts > 0
         exact = np.divide(self.energies * self.factors, rounded.products, out=np.zeros(sent.size), where=sent)
