@@ -12,8 +12,9 @@
             beside the NMSE of the others: the one-round error of an unbiased quantizer with as good a mean
 
 Bytes are counted in the peers' favour: levels at their fixed width, what is sent as it is at 32 bits and the
-entropy of its position, and one float32 a block; seeds and headers travel for free. Padding to a power of two would cost them rate: so from one bit on they rotate blocks of
-2048, and below it, where it costs nothing, the whole update.
+entropy of its position, and one float32 a block; seeds and headers travel for free. Padding to a power of two
+would cost them rate: so from one bit on they rotate blocks of 2048, and below it, where it costs nothing, the
+whole update.
 """
 
 from __future__ import annotations

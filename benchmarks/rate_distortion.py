@@ -3,8 +3,8 @@
 Rotated, LowPrecision with one norm and with buckets, EDEN and DRIVE, QUIC-FL (see ``peer_quantizers``), top-k with
 error feedback as the biased reference, and the limit 1 / (4^R - 1) of a Gaussian; on a Gaussian and a heavy-tailed
 vector of p = 92,027 and on updates of the named problems' models and of a ResNet-18, whose energy is uneven: there
-a quantizer may pass below that limit. Then Gaussian vectors of three sizes, real updates at LowPrecision's own bytes, and the
-processor time of quantizing and encoding a million coordinates, beside EDEN's in the same run.
+a quantizer may pass below that limit. Then Gaussian vectors of three sizes, real updates at LowPrecision's own
+bytes, and the processor time of quantizing and encoding a million coordinates, beside EDEN's in the same run.
 
     python benchmarks/rate_distortion.py [--draws 8] [--vectors-only] [--picture-only]
 """

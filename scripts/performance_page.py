@@ -322,8 +322,8 @@ def rate_distortion(results: Results) -> Iterable[str]:
     yield (
         f"Million coordinates per second of processor time, one thread, p = {speed['dimension']:,}, medians of "
         f"{speed['repeats']}: quantizing and encoding, decoding and turning back. EDEN is written again in "
-        "torch, as for the next section; below one bit it rotates as much and sends a random part, so it is compared at "
-        "one bit. From one bit on, about half of `Rotated`'s time is its entropy code, where EDEN packs bits. The "
+        "torch, as for the next section; below one bit it rotates as much and sends a random part, so it is compared "
+        "at one bit. From one bit on, about half of `Rotated`'s time is its entropy code, where EDEN packs bits. The "
         "errors are in [Which quantizer](quantizers.md)."
     )
     yield table(

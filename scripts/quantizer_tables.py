@@ -49,6 +49,18 @@ def real_updates(results: Results) -> str:
     return table(header, rows)
 
 
+def one_block(results: Results) -> str:
+    """Return the losses of training with and without blocks, beside what they are compared with."""
+    rows = []
+    for row in results["rows"]:
+        ratio = f"{row['ratio']:.3f} [{row['low']:.3f}, {row['high']:.3f}]" if "ratio" in row else "-"
+        beside = row.get("beside", "-").replace("none", "float32")
+        name = f"`{row['quantizer']}`" if row["quantizer"] != "none" else "float32"
+        loss = f"{row['loss']:.4g}"
+        rows.append((row["problem"], name, f"{row['bytes_an_upload']:,.0f}", row["seeds"], loss, beside, ratio))
+    return table(("problem", "quantizer", "bytes", "seeds", "loss", "compared with", "ratio of losses"), rows)
+
+
 def bias(results: Results) -> str:
     """Return the largest deviations of the mean, a row a vector."""
     vectors: dict[tuple[str, int], list[Results]] = {}
@@ -73,6 +85,7 @@ def bias(results: Results) -> str:
 TABLES: list[tuple[str, str, str, Callable[[Results], str]]] = [
     ("quantizers.md", "limits", "rate_distortion", limits),
     ("quantizers.md", "real updates", "rate_distortion", real_updates),
+    ("quantizers.md", "one block", "one_block", one_block),
     ("theory.md", "bias", "rotated_bias", bias),
 ]
 
