@@ -3,8 +3,6 @@
 T = ``total_steps`` local steps are split into K = T / tau rounds of tau = ``local_steps``.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 import sys

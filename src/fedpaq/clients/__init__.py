@@ -3,8 +3,6 @@
 Every executor sees the same draws; they differ in speed and, by float rounding, in the last bits.
 """
 
-from __future__ import annotations
-
 from fedpaq.clients.batched import Batched
 from fedpaq.clients.captured import Captured
 from fedpaq.clients.choice import EXECUTORS, Executor, choose_executor

@@ -8,8 +8,6 @@ A_l = max(Z_l, 0) and D_L = -eta dloss/dZ_L, the step is
 so the weights of every client are read twice and written once.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import partial
 

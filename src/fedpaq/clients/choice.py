@@ -5,8 +5,6 @@ problem, kind of step and order of magnitude of r, and the fastest is remembered
 many clients, one client after another for large ones.
 """
 
-from __future__ import annotations
-
 import time
 import warnings
 import weakref

@@ -4,8 +4,6 @@ The first round of a shape runs as it is; the second is captured, and later ones
 instead of hundreds. On a CPU, and for parts large enough to keep the GPU busy, nothing is captured.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from typing import Any

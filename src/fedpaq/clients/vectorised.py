@@ -1,7 +1,5 @@
 """Vectorised: all clients of a chunk as one batched computation (torch.func.vmap over grad)."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass, field
 from functools import partial

@@ -13,15 +13,12 @@ each non-zero, in order:
 Twin: ``fedpaq.kernels.numba.gap_code``.
 """
 
-from __future__ import annotations
-
 import functools
 import math
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from fedpaq.arrays import AnyArray, Int16, Int64
 from fedpaq.codec.adaptive_integers import (
     ONE,
     RECIPROCALS,
@@ -37,8 +34,7 @@ from fedpaq.codec.range_coder import RangeDecoder, RangeEncoder
 from fedpaq.errors import WireFormatError
 from fedpaq.kernels import numba as compiled
 
-Int64 = npt.NDArray[np.int64]
-Levels = npt.NDArray[Any]  # int8 or int16
+Levels = AnyArray  # int8 or int16
 
 GAP_WINDOW = 16
 MAGNITUDE_WINDOW = 8
@@ -137,7 +133,7 @@ def encode_nonzeros(
 
 def decode_nonzeros(
     stream: bytes | memoryview, dimension: int, levels: int, width: int, count: int
-) -> tuple[Int64, npt.NDArray[np.int16]]:
+) -> tuple[Int64, Int16]:
     """Return positions and levels of the non-zeros; raises WireFormatError."""
     kernels = compiled.load("gap_code")
     if kernels is None:

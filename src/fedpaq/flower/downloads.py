@@ -5,8 +5,6 @@ client's mod keeps the model in a file between messages (``kept_model``). Where 
 answers NEEDS, and gets the whole model in the same round: a lost file costs one download, never a wrong model.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -7,16 +7,14 @@ needs O(p) memory and touches only non-zeros; a robust ``aggregation`` keeps the
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
-from fedpaq.arrays import Float32
+from fedpaq.arrays import Float32, Float64
 from fedpaq.errors import DivergedError
 from fedpaq.flower.layout import Layout
 from fedpaq.flower.replies import Upload
 from fedpaq.server.aggregation import Aggregation, Mean
 from fedpaq.server.mean import MeanAccumulator
 
-Float64 = npt.NDArray[np.float64]
 ONLY_RUN = 0
 
 

@@ -8,8 +8,6 @@ Q(x_local - x_k) (Alg. 1, line 10). Seed, round and client come from the server,
 the one the simulator would make. No torch here: every message may start a new process.
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 from collections.abc import Callable, Iterator

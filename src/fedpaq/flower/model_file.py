@@ -5,8 +5,6 @@ state = safetensors.torch.load_file("model.safetensors")
 model.load_state_dict(state)
 """
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile

@@ -3,8 +3,6 @@
 A row is made of the state alone, so a resumed run shows and logs what an uninterrupted one would.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass

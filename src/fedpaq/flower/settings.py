@@ -1,7 +1,5 @@
 """Settings: what the strategy takes, checked by name before any work, and what stands in for FedAvg's arguments."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -15,11 +15,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 
-from fedpaq.arrays import Float32
+from fedpaq.arrays import AnyArray, Float32, Float64
 from fedpaq.downlink import Changes, Downlink
 from fedpaq.errors import CheckpointError, ConfigError
 from fedpaq.flower import protocol
@@ -54,7 +53,7 @@ class State:
     evaluations: dict[str, dict[int, dict[str, Any]]] = field(default_factory=lambda: {side: {} for side in SIDES})
     downloads: Downloads | None = None  # None: the whole model goes to everybody
     _changed: bool = False  # whether a model from outside was ever adopted
-    _saved_downloads: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)  # of a checkpoint, until taken up
+    _saved_downloads: Mapping[str, AnyArray] = field(default_factory=dict)  # of a checkpoint, until taken up
 
     @classmethod
     def begin(
@@ -102,7 +101,7 @@ class State:
         sent = Sent(ArrayRecord({protocol.PACKED: protocol.bytes_array(protocol.PACKED, packed)}), {}, len(packed))
         return lambda client, whole: sent
 
-    def moved(self, mean: npt.NDArray[np.float64]) -> Float32:
+    def moved(self, mean: Float64) -> Float32:
         """Return x_{k+1}: x_k + mean in float32, or what the downlink makes of it."""
         if self.downloads is not None:
             return self.downloads.advance(mean)
@@ -169,7 +168,7 @@ class State:
         raw = {"exact": self.exact}
         for name in CONFIGS:
             raw |= {name: self.configs[name].deflate(), f"given_{name}": self.given[name].deflate()}
-        arrays: dict[str, npt.NDArray[Any]] = {name: np.frombuffer(data, np.uint8) for name, data in raw.items()}
+        arrays: dict[str, AnyArray] = {name: np.frombuffer(data, np.uint8) for name, data in raw.items()}
         if self.downloads is not None:
             arrays |= {DOWNLINK + name: array for name, array in self.downloads.to_arrays().items()}
         checkpoint.save(path, header, {"params": self.params, **arrays})
@@ -225,7 +224,7 @@ def _compare(name: str, saved: Any, given: Any, path: Path) -> None:
         )
 
 
-def _parse(header: dict[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> State:
+def _parse(header: dict[str, Any], arrays: Mapping[str, AnyArray]) -> State:
     layout = Layout.from_json(header["layout"])
     params, exact = arrays["params"], arrays["exact"].tobytes()
     if params.shape != (layout.dimension,) or len(exact) != layout.exact_bytes:

@@ -6,8 +6,6 @@ parts until none is left, and the caller waits only for parts that a helper has 
 is not waited for, so many threads cost little more than one where others keep the cores busy.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os

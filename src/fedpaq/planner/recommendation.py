@@ -8,8 +8,6 @@
 5. FedAvg (no quantizer) and QSGD (one local step, all clients, ``LowPrecision``), each with its own tuning.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

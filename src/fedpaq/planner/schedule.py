@@ -5,8 +5,6 @@ its loss goes up as well as down. So the pick runs once more, on many fresh seed
 the wanted share of the runs is at it after the same round: a level *held*.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """SearchSpace: which local steps, cohorts, quantizers, downlinks and step sizes a plan chooses from."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, replace
 

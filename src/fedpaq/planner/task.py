@@ -4,16 +4,14 @@ The target, the watched loss and the check that the target can be reached are al
 reports (``Problem.evaluate``): the mean over samples, not the theorems' mean over clients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from fedpaq.algorithm import sweep
+from fedpaq.arrays import Float32, Float64, Int64
 from fedpaq.config import FedPAQConfig, require_int, require_positive, round_to_4_digits
 from fedpaq.cost_model import CostModel
 from fedpaq.downlink import Downlink
@@ -33,8 +31,6 @@ from fedpaq.theory.estimators import descend, largest_curvature
 from fedpaq.theory.full_loss import FullLoss
 from fedpaq.theory.round_setting import RoundSetting
 
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 WATCHED = 1000
 
 
@@ -90,7 +86,7 @@ class Task:
         """f(x_0) on the watched samples."""
         return self.watched.evaluate(self.problem.initial_params).loss
 
-    def losses(self, params: npt.NDArray[np.float32]) -> Float64:
+    def losses(self, params: Float32) -> Float64:
         """Return the watched loss of each row of ``params`` (runs, p), infinite where it is not finite."""
         losses = np.full(len(params), np.inf)
         finite = np.isfinite(params).all(axis=1)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.stats
 
+from fedpaq.arrays import Float64
 from fedpaq.clients import draw_participants
 from fedpaq.config import round_to_4_digits
 from fedpaq.planner.pilot import Candidate, Finish, Pilot
@@ -153,7 +153,7 @@ def choice_of(task: Task, candidate: Candidate, seeds: Sequence[int]) -> Choice:
     )
 
 
-def single_runs(task: Task, candidate: Candidate, finish: Finish, seeds: Sequence[int]) -> npt.NDArray[np.float64]:
+def single_runs(task: Task, candidate: Candidate, finish: Finish, seeds: Sequence[int]) -> Float64:
     """Return the seconds of each seed with drawn computation times instead of their mean."""
     setting, price = candidate.setting, task.cost_model
     gradients = np.full(setting.clients_per_round, setting.local_steps * task.samples_per_step)

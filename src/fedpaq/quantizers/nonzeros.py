@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from fedpaq.arrays import AnyArray, Int16, Int64
 from fedpaq.kernels import numba as compiled
-
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Nonzeros:
     """Message j has its non-zeros at ends[j] : ends[j + 1]."""
 
-    levels: npt.NDArray[Any]  # (p,) or (r, p): what they are the non-zeros of
+    levels: AnyArray  # (p,) or (r, p): what they are the non-zeros of
     ends: Int64  # (r + 1,)
     positions: Int64
-    values: npt.NDArray[np.int16]
+    values: Int16
 
-    def of(self, job: int, levels: npt.NDArray[Any]) -> Nonzeros:
+    def of(self, job: int, levels: AnyArray) -> Nonzeros:
         """Return those of one message, whose levels these are."""
         part = slice(int(self.ends[:-1][job]), int(self.ends[1:][job]))
         return Nonzeros(levels, np.array([0, part.stop - part.start]), self.positions[part], self.values[part])
 
 
-def compact_rows(levels: npt.NDArray[Any], counts: Int64, positions: Int64, values: npt.NDArray[np.int16]) -> Nonzeros:
+def compact_rows(levels: AnyArray, counts: Int64, positions: Int64, values: Int16) -> Nonzeros:
     """Return the non-zeros of levels (r, p), of which row j of (r, room) holds the first ``counts[j]``."""
     ends = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=ends[1:])
@@ -38,7 +35,7 @@ def compact_rows(levels: npt.NDArray[Any], counts: Int64, positions: Int64, valu
     return Nonzeros(levels, ends, positions[held], values[held])
 
 
-def count(rows: npt.NDArray[Any]) -> Int64:
+def count(rows: AnyArray) -> Int64:
     """Return the number of non-zeros of each row of levels (r, p)."""
     kernels = compiled.load("nonzeros")
     if kernels is None:
@@ -48,7 +45,7 @@ def count(rows: npt.NDArray[Any]) -> Int64:
     return counts
 
 
-def collect(rows: npt.NDArray[Any], counts: Int64) -> Nonzeros:
+def collect(rows: AnyArray, counts: Int64) -> Nonzeros:
     """Return the non-zeros of levels (r, p), of which there are ``counts`` in each row."""
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
     kernels = compiled.load("nonzeros")

@@ -9,8 +9,6 @@ Messages are added in client order in double precision, so a result does not dep
 round was cut into parts. The robust two keep all r messages of a round in memory.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

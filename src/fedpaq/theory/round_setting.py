@@ -1,7 +1,5 @@
 """RoundSetting: what fixes the cost of a round, tau, r, Q and the way down; what theorems and plans compare."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

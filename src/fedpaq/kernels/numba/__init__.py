@@ -6,8 +6,6 @@ machine code read from disk, when it is first called: nobody waits for kernels t
 Compiling is announced. Where numba is not installed, ``load`` returns None and the twins do the work.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """The adaptive integer model in machine code; twin: ``fedpaq.codec.adaptive_integers``."""
 
-from __future__ import annotations
-
 from numba import njit
 
 from fedpaq.kernels.numba.range_coder import UNIT, ZERO, get_bit, get_raw, put_bit, put_raw

@@ -3,8 +3,6 @@
 The four lanes are written out, so that their multiplications overlap, and no branch depends on a token.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

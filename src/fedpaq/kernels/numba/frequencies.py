@@ -1,7 +1,5 @@
 """The block code's side stream in machine code; twin: ``fedpaq.codec.frequencies``."""
 
-from __future__ import annotations
-
 import numpy as np
 from numba import types
 

@@ -1,7 +1,5 @@
 """The gap code in machine code; twin: ``fedpaq.codec.gap_code``."""
 
-from __future__ import annotations
-
 from numba import njit, types
 
 from fedpaq.kernels.numba import kernel

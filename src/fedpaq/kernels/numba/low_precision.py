@@ -1,7 +1,5 @@
 """The low-precision quantizer in machine code; twin: ``fedpaq.quantizers.low_precision``."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

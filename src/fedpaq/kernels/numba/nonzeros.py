@@ -3,8 +3,6 @@
 Most levels are zero, so 64 are looked at as one mask.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from numba import njit, types, uint64

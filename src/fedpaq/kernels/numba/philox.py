@@ -1,7 +1,5 @@
 """Philox 4x32-10 in machine code; twin: ``fedpaq.randomness``."""
 
-from __future__ import annotations
-
 import numpy as np
 from numba import njit, uint32, uint64
 

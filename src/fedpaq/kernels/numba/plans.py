@@ -5,8 +5,6 @@ twin's in their last bits. A row in which a choice is so close that this could c
 twin to decide; so is one with a block of many bits, whose step must be the twin's to the bit.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

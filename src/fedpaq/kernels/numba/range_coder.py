@@ -5,8 +5,6 @@ Its state travels as a tuple of integers, which stays in registers: (low, range,
 end of ``out`` writes nothing but keeps counting: the caller learns the size it needed.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numba import njit
 

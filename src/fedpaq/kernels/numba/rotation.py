@@ -4,8 +4,6 @@ A tile of 4096 coordinates passes its narrow levels in the first cache; wider le
 more runs than the caches have ways, all a power of two apart, would evict each other.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numba import njit, types
 

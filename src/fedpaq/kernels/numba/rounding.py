@@ -1,7 +1,5 @@
 """Rounding of rotated blocks in machine code; twin: ``fedpaq.quantizers.rotated.rounding``."""
 
-from __future__ import annotations
-
 import numpy as np
 from numba import njit, types, uint64
 

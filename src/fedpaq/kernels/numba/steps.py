@@ -1,7 +1,5 @@
 """The rotated code's side stream in machine code; twin: ``fedpaq.quantizers.rotated.steps``."""
 
-from __future__ import annotations
-
 from numba import types
 
 from fedpaq.kernels.numba import kernel

@@ -4,23 +4,17 @@ It stands for  x_hat_b = scale_b W^T level_b  in each block b. Scales are double
 rounded at random, so that few bits are enough and the mean stays.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
-from fedpaq.arrays import Float32, Float64
+from fedpaq.arrays import Float32, Float64, Int16, Int64
 from fedpaq.errors import ConfigError
 from fedpaq.kernels import numba as compiled
 from fedpaq.quantizers.rotated.rotation import Blocks, rotate_back_numpy
 from fedpaq.randomness import Key, Purpose, words
-
-Int16 = npt.NDArray[np.int16]
-Int64 = npt.NDArray[np.int64]
 
 MOST_MANTISSA_BITS = 20
 LARGEST = float(np.finfo(np.float32).max)

@@ -11,20 +11,15 @@ Pinned: magnitudes are compared and scaled in float32, <z, level> is summed in d
 that run down the block and are halved (256, 128, ... 1).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from fedpaq.arrays import Float32, Float64
+from fedpaq.arrays import Float32, Float64, Int16, Int64
 from fedpaq.kernels import numba as compiled
 from fedpaq.quantizers.message import MAX_LEVELS
 from fedpaq.quantizers.rotated.rotation import CELL
 
-Int16 = npt.NDArray[np.int16]
-Int64 = npt.NDArray[np.int64]
 LANES = 256
 
 
