@@ -31,8 +31,9 @@ import fedpaq
 import resnet
 from fedpaq.clients import Captured, LocalWork, Sequential, draw_participants, local_work
 from fedpaq.hardware.devices import require_device
-from fedpaq.server import Mean, choose_uplink
+from fedpaq.server.aggregation import Mean
 from fedpaq.server.device_batch import device_batch
+from fedpaq.server.uplink import choose_uplink
 from measurement import RESULTS, machine
 
 QUANTIZER = fedpaq.LowPrecision(levels=1)
