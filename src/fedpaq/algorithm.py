@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ from fedpaq.clients import Executor, choose_executor, draw_participants, local_w
 from fedpaq.config import FedPAQConfig, require_same_shape
 from fedpaq.cost_model import CostModel
 from fedpaq.downlink import Broadcast, Dense, Downlink
-from fedpaq.hardware.devices import require_device
+from fedpaq.hardware.devices import require_device, to_array
 from fedpaq.hardware.ranks import ALONE, Ranks
 from fedpaq.problems import Problem
 from fedpaq.quantizers import Identity, Quantizer
@@ -137,7 +138,7 @@ def sweep(
 class Played:
     """One round of some runs: what it led to and what travelled."""
 
-    params: Float32  # x_{k+1}: (runs, p)
+    params: Any  # x_{k+1}: (runs, p), an array, or a tensor of the GPU that made it
     participants: npt.NDArray[np.int64]  # S_k: (runs, r)
     payload_bytes: npt.NDArray[np.int64]  # up, of all participants: (runs,)
     download_bytes: npt.NDArray[np.int64]  # down, to each participant: (runs, r)
@@ -148,7 +149,7 @@ def play_round(
     configs: Sequence[FedPAQConfig],
     k: int,
     runs: npt.NDArray[np.int64],
-    params: Float32,
+    params: Any,
     executor: Executor,
     uplink: Uplink,
     broadcast: Broadcast,
@@ -161,5 +162,7 @@ def play_round(
         updates = executor.local_updates(problem, work)  # lines 4-9: (jobs, p)
         inbox.add(updates, work)  # line 10
     mean, payload_bytes = inbox.finish()
+    if not getattr(broadcast, "takes_tensors", False):
+        params, mean = to_array(params), to_array(mean)  # a GPU makes the mean of what it quantized
     params = broadcast.adopt(runs, params, mean)  # line 11
     return Played(params, participants, payload_bytes, download_bytes)

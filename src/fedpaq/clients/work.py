@@ -25,6 +25,7 @@ from fedpaq.randomness import Key, Keys, minibatches, sample_without_replacement
 Int64 = npt.NDArray[np.int64]
 MEMORY_BUDGET = 2**27  # bytes of the host for the updates and messages alive at once; more costs page faults
 BYTES_A_COORDINATE = 6  # float32 update, int8 or int16 level
+LARGE = 2**20  # params: such a client keeps a GPU busy, and many at once only take memory
 
 
 Share = Callable[[int], slice]  # of a number of jobs, which are done here
@@ -146,7 +147,8 @@ def _jobs_at_once(problem: Problem, shape: FedPAQConfig, memory_budget: int | No
         return max(1, (memory_budget or MEMORY_BUDGET) // (BYTES_A_COORDINATE * problem.dimension))
     batch = shape.batch_size or int(problem.partition.sizes().max())
     gathered = 4 * 2 * batch * problem.inputs[0].numel()  # a step's minibatch, and room for activations
-    return max(1, (memory_budget or BUDGET) // (BYTES_A_COORDINATE * problem.dimension + gathered))
+    budget = BUDGET if problem.dimension < LARGE else BUDGET // 8
+    return max(1, (memory_budget or budget) // (BYTES_A_COORDINATE * problem.dimension + gathered))
 
 
 def whole_clients(partition: Partition, clients: Int64, local_steps: int) -> Int64:

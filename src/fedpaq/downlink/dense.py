@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -35,6 +35,8 @@ class Dense:
 class DenseBroadcast:
     """Counts a raw payload for each participant."""
 
+    takes_tensors: ClassVar[bool] = True  # of a GPU, beside arrays
+
     params: Float32  # x_0: (runs, p)
     model_bytes: int
 
@@ -42,8 +44,10 @@ class DenseBroadcast:
         """Return the bytes that each of the participants (runs, r) received."""
         return np.full(participants.shape, self.model_bytes, np.int64)
 
-    def adopt(self, runs: Int64, params: Float32, mean: Any) -> Float32:
-        """Return x_k + mean, added in double precision and rounded to float32."""
+    def adopt(self, runs: Int64, params: Any, mean: Any) -> Any:
+        """Return x_k + mean, added in double precision and rounded to float32, where the mean is."""
+        if not isinstance(mean, np.ndarray):
+            return (mean.new_tensor(params) + mean if isinstance(params, np.ndarray) else params + mean).float()
         with np.errstate(over="ignore", invalid="ignore"):  # a diverged run is noticed by its recorder
             return np.asarray(params + mean, np.float32)
 

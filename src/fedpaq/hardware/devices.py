@@ -1,14 +1,15 @@
-"""Devices: where the arrays of a run live. Params are kept on the host; data and updates on the device.
+"""Devices: where the arrays of a run live: data, updates and, where the mean is made there, params on the device.
 
-Params are copied to the device once per round, as the real server sends its model: the callback, the
-checkpoint and the check for divergence need them on the host, and they are one row where updates are r.
+A callback and a checkpoint get params as an array of the host, copied for them.
 """
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fedpaq.arrays import AnyArray
 from fedpaq.errors import ConfigError
 
 BUDGET = 2**33  # bytes of GPU memory for one part of a round: larger parts do not run faster
@@ -30,6 +31,11 @@ def require_device(device: str | torch.device) -> torch.device:
     if number >= torch.cuda.device_count():
         raise ConfigError(f"device={device!r} does not exist; choose cuda:0..{torch.cuda.device_count() - 1}")
     return torch.device("cuda", number)
+
+
+def to_array(values: Any) -> AnyArray:
+    """Return a tensor of any device as an array, and an array as it is."""
+    return values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
 
 
 def to_tensor(values: Any, device: torch.device) -> Tensor:

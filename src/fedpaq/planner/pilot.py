@@ -17,6 +17,7 @@ import numpy.typing as npt
 from fedpaq.algorithm import play_round
 from fedpaq.clients import choose_executor
 from fedpaq.downlink import Broadcast
+from fedpaq.hardware.devices import to_array
 from fedpaq.planner.task import Task
 from fedpaq.server.aggregation import Mean
 from fedpaq.server.uplink import choose_uplink
@@ -136,7 +137,8 @@ class Pilot:
         )
         self.round += 1
         self.gradient_steps += len(configs) * self.setting.clients_per_round * self.setting.local_steps
-        self.params[running] = played.params
+        params = to_array(played.params)
+        self.params[running] = params
         self._up[running] += played.payload_bytes
         self._down[running] += played.download_bytes.sum(axis=1)
         sending = [
@@ -145,7 +147,7 @@ class Pilot:
         ]
         self._sending[running] += sending
         self._last_sending = float(np.mean(sending))
-        self._losses[running] = self._task.losses(played.params)
+        self._losses[running] = self._task.losses(params)
         self._first[running & (self._losses <= self._task.watched_target) & (self._first == 0)] = self.round
         for row, candidate in enumerate(self.candidates):
             if candidate.alive:

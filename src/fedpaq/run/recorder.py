@@ -3,11 +3,13 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from fedpaq.arrays import Float32, Int64
 from fedpaq.config import FedPAQConfig
+from fedpaq.hardware.devices import to_array
 from fedpaq.hardware.ranks import ALONE, Ranks
 from fedpaq.problems import Evaluation
 from fedpaq.run.history import Record
@@ -49,7 +51,7 @@ class RunRecorder:
     ) -> None:
         """Record the last round of the given runs: participants and download_bytes (runs, r), payload_bytes (runs,)."""
         round, settings = state.rounds_done, self._settings
-        evaluations = self._evaluate(round, state.params[runs])
+        evaluations = self._evaluate(round, state.params if len(runs) == len(state.records) else state.params[runs])
         for row, run in enumerate(runs.tolist()):
             before, config = state.records[run][-1], settings.configs[run]
             bits = settings.counted_bits(int(payload_bytes[row]))
@@ -77,9 +79,9 @@ class RunRecorder:
     def _keep(self, state: RunState, run: int, record: Record) -> None:
         state.records[run].append(record)
         if self._callback is not None:
-            self._callback(run, record, state.params[run])
+            self._callback(run, record, to_array(state.params[run]))
 
-    def _evaluate(self, round: int, params: Float32) -> Sequence[Evaluation | None]:
+    def _evaluate(self, round: int, params: Any) -> Sequence[Evaluation | None]:
         every = self._settings.evaluate_every
         if round != self._settings.num_rounds and (every == 0 or round % every):
             return [None] * len(params)
@@ -111,8 +113,11 @@ def _evaluated(record: Record, found: Evaluation | None) -> Record:
     return record if found is None else replace(record, loss=found.loss, accuracy=found.accuracy)
 
 
-def _is_finite(record: Record, params: Float32) -> bool:
-    return bool(np.isfinite(params).all()) if record.loss is None else math.isfinite(record.loss)
+def _is_finite(record: Record, params: Any) -> bool:
+    if record.loss is not None:
+        return math.isfinite(record.loss)
+    finite = np.isfinite(params) if isinstance(params, np.ndarray) else params.isfinite()
+    return bool(finite.all())
 
 
 def _as_bytes(evaluations: Sequence[Evaluation]) -> bytes:

@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from fedpaq.arrays import AnyArray
 from fedpaq.config import require_int
 from fedpaq.errors import CheckpointError, LostRankError
 from fedpaq.hardware.ranks import ALONE, Ranks
@@ -79,7 +80,7 @@ class SavedRun:
             files.save(self._policy.path, {"kind": KIND, "run": self._identity, **header}, arrays)
 
     def _most_bytes(self) -> int:
-        params = self._state.params
+        params: AnyArray = self._state.params
         held = 8 * self._settings.problem.num_clients  # what a downlink may remember of each client
         return 4 * params.nbytes + (MARGIN_BYTES + held) * len(params)
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from fedpaq.arrays import AnyArray, Float32, Int64
+from fedpaq.arrays import AnyArray, Int64
 from fedpaq.config import require_int
 from fedpaq.downlink import Broadcast
+from fedpaq.hardware.devices import to_array
 from fedpaq.run.history import History, Record, from_columns, to_columns
 from fedpaq.run.settings import RunSettings
 
@@ -26,7 +27,7 @@ DOWNLINK = "downlink."  # before the names of what the downlink remembers
 class RunState:
     """Every run after ``rounds_done`` rounds."""
 
-    params: Float32  # (runs, p)
+    params: Any  # (runs, p) float32: an array, or a tensor once a GPU has made the next one
     records: list[list[Record]]
     broadcast: Broadcast  # what has been sent down
     diverged: dict[int, str] = field(default_factory=dict)  # run -> why it ended early
@@ -42,8 +43,10 @@ class RunState:
         """Return the numbers of the runs that have not diverged."""
         return np.array([run for run in range(len(self.records)) if run not in self.diverged], np.int64)
 
-    def advance(self, runs: Int64, params: Float32) -> None:
+    def advance(self, runs: Int64, params: Any) -> None:
         """Go one round further; params (runs, p) are those of the given runs."""
+        if isinstance(self.params, np.ndarray) and not isinstance(params, np.ndarray):
+            self.params = params.new_tensor(self.params)
         self.params[runs] = params
         self.rounds_done += 1
 
@@ -59,7 +62,7 @@ class RunState:
                 cost_model=settings.cost_model.to_dict(),
                 executor=settings.executor,
                 records=self.records[run],
-                params=self.params[run].copy(),
+                params=np.array(to_array(self.params[run])),
                 diverged=self.diverged.get(run),
                 aggregation=settings.aggregation.name,
                 downlink=settings.downlink.name,
@@ -73,7 +76,7 @@ class RunState:
         diverged = {str(run): why for run, why in self.diverged.items()}
         header = {"rounds_done": self.rounds_done, "diverged": diverged}
         downloads = {DOWNLINK + name: array for name, array in self.broadcast.to_arrays().items()}
-        return header, {"params": self.params, **to_columns(self.records), **downloads}
+        return header, {"params": to_array(self.params), **to_columns(self.records), **downloads}
 
     def take_up(self, header: Mapping[str, Any], arrays: Mapping[str, AnyArray], settings: RunSettings) -> None:
         """Become the state that ``to_parts`` gave; raise ValueError or KeyError if it cannot be one."""

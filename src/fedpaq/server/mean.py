@@ -1,8 +1,8 @@
 """MeanAccumulator: the plain mean of a round, the same wherever fedpaq runs. Line 11 of Algorithm 1.
 
 Messages are added in client order in double precision and divided by their number, or by the sum of their weights.
-The simulator adds messages, several ranks and Flower add payloads, a GPU adds the sums it made: all through here, so
-they agree to the bit.
+The simulator adds messages, several ranks and Flower add payloads, all through here, so they agree to the bit; a GPU
+does the same operations where the updates are (``OnDevice``).
 """
 
 from collections.abc import Sequence
@@ -33,11 +33,6 @@ class MeanAccumulator:
         """Take in the payload of a key, touching only its non-zeros; on WireFormatError all is as it was."""
         codec.accumulate(payload, self._total[run], weight, key=key)
         self._weight[run] += weight
-
-    def add_sums(self, totals: Float64, counts: Int64) -> None:
-        """Take in what a device has added up: totals (runs, p) of ``counts`` messages each."""
-        self._total += totals
-        self._weight += counts
 
     def mean(self) -> Float64:
         """Return what is added to the params of each run: (runs, p)."""

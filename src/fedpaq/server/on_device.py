@@ -1,4 +1,4 @@
-"""OnDevice: updates never leave the GPU. Quantized and summed there; totals and lengths travel to the host."""
+"""OnDevice: updates never leave the GPU. Quantized, summed and averaged there; lengths travel to the host."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpaq.arrays import Float64, Int64
+from fedpaq.arrays import Int64
 from fedpaq.clients.work import LocalWork, whole
 from fedpaq.hardware.devices import to_tensor
 from fedpaq.quantizers import Quantizer
 from fedpaq.server.device_batch import DEVICE_BATCHES
-from fedpaq.server.mean import MeanAccumulator
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,7 @@ class DeviceInbox:
         np.add.at(self._payload_bytes, work.run_of, batch.payload_bytes())
         self._arrived += np.diff(first_job)
 
-    def finish(self) -> tuple[Float64, Int64]:
-        """Return what is added to the params of each run (runs, p), and its payload bytes (runs,)."""
-        accumulator = MeanAccumulator(*self._total.shape)
-        accumulator.add_sums(self._total.cpu().numpy(), self._arrived)
-        return accumulator.mean(), np.rint(self._payload_bytes).astype(np.int64)
+    def finish(self) -> tuple[Tensor, Int64]:
+        """Return what is added to the params of each run (runs, p), on the GPU, and its payload bytes (runs,)."""
+        mean = self._total / to_tensor(self._arrived[:, None], self._uplink.device)
+        return mean, np.rint(self._payload_bytes).astype(np.int64)

@@ -7,7 +7,7 @@ Gathered    each rank does a share of the clients; the ranks exchange payloads
 
 from typing import Any, Protocol
 
-from fedpaq.arrays import Float64, Int64
+from fedpaq.arrays import Int64
 from fedpaq.clients.work import LocalWork
 from fedpaq.hardware.ranks import ALONE, Ranks
 from fedpaq.problems import Problem
@@ -25,8 +25,11 @@ class Inbox(Protocol):
     def add(self, updates: Any, work: LocalWork) -> None:
         """Take the updates (jobs, p) of some work, in client order."""
 
-    def finish(self) -> tuple[Float64, Int64]:
-        """Return what is added to the params of each run (runs, p), and its payload bytes (runs,)."""
+    def finish(self) -> tuple[Any, Int64]:
+        """Return what is added to the params of each run (runs, p), and its payload bytes (runs,).
+
+        In double precision: an array, or a tensor where a GPU made it.
+        """
 
 
 class Uplink(Protocol):
