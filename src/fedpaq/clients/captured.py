@@ -7,7 +7,6 @@ there is a lane for every core, each with one thread: a core that has a client t
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -25,8 +24,9 @@ from fedpaq.problems import Problem
 
 WARM_UP = 3  # steps of a shape before its capture: libraries choose kernels and allocate workspaces
 MOST_SHAPES = 8  # graphs of a lane; with full batches every client may have a size of its own
+SHARE = 0.25  # of the free memory of a GPU, for more lanes
 MOST_LANES = 8  # of a CPU: beyond, threads wait for Python
-GPU_LANES, ONE_LANE = 4, 2**25  # of a GPU, which one small client does not fill; params from which one does
+GPU_LANES, ONE_LANE = 8, 2**25  # of a GPU, which one small client does not fill; params from which one does
 CLOSE = 1e-2  # relative difference of two ways to one gradient; a wrong way is far off
 
 
@@ -68,18 +68,26 @@ class Captured:
         return updates
 
     def _lanes(self, problem: Problem, work: LocalWork) -> list[Lane]:
-        """Return the lanes for this work, kept from round to round."""
-        wanted = self.lanes or min(torch.get_num_threads(), MOST_LANES)
-        if problem.inputs.is_cuda and self.lanes is None:
-            wanted = GPU_LANES if problem.dimension < ONE_LANE else 1
-        if problem.draws_at_random:
-            wanted = 1  # torch has one generator, and every client its own stream
-        built = self._built.setdefault((problem, work.optimizer, work.precision), [])
-        while len(built) < min(wanted, len(work)):
-            if not built and (reason := reason_not_copied(problem)) is not None:
-                raise ConfigError(f"executor='captured' cannot copy this module ({reason}); choose 'sequential'")
+        """Return the lanes for this work, kept from round to round; each has the same number of clients, about."""
+        key = (problem, work.optimizer, work.precision)
+        built = self._built.setdefault(key, [])
+        if not built and (reason := reason_not_copied(problem)) is not None:
+            raise ConfigError(f"executor='captured' cannot copy this module ({reason}); choose 'sequential'")
+        most = min(self._most_lanes(problem, built), len(work))
+        wanted = -(-len(work) // -(-len(work) // most))
+        while len(built) < wanted:
             built.append(Lane(problem, work, self.channels_last))
-        return built[: min(wanted, len(work))]
+        return built[:wanted]
+
+    def _most_lanes(self, problem: Problem, built: list[Lane]) -> int:
+        if problem.draws_at_random:
+            return 1  # torch has one generator, and every client its own stream
+        if not problem.inputs.is_cuda:
+            return self.lanes or min(torch.get_num_threads(), MOST_LANES)
+        if not built or built[0].taken is None:
+            return 1  # the first round shows what memory a lane takes
+        fitting = 1 + int(SHARE * torch.cuda.mem_get_info(problem.inputs.device)[0] // max(built[0].taken, 1))
+        return min(self.lanes or (GPU_LANES if problem.dimension < ONE_LANE else 1), max(fitting, len(built)))
 
 
 class Lane:
@@ -104,6 +112,7 @@ class Lane:
         self._steps: dict[int, int] = {}  # taken of each batch size
         self._graphs: dict[int, torch.cuda.CUDAGraph | None] = {}
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self.taken: int | None = None  # bytes of the GPU, once a step has been captured
 
     def play(self, received: Tensor, step_size: Tensor, samples: Tensor, out: Tensor) -> None:
         """Write the update of a client that sees samples (tau, B) to ``out`` (p,)."""
@@ -151,13 +160,14 @@ class Lane:
 
     def _capture(self, samples: Tensor) -> torch.cuda.CUDAGraph | None:
         """Return the graph of one step, or None for a module that cannot be captured."""
-        graph = torch.cuda.CUDAGraph()
+        graph, free = torch.cuda.CUDAGraph(), torch.cuda.mem_get_info(self._device)[0]
         try:
             with torch.cuda.graph(graph, stream=self._stream):
                 self._descend(samples)
         except RuntimeError:
             torch.cuda.synchronize()
             return None
+        self.taken = free - torch.cuda.mem_get_info(self._device)[0] + 16 * len(self._params)
         return graph
 
     def _descend(self, samples: Tensor) -> None:
@@ -165,8 +175,7 @@ class Lane:
         problem = self._problem
         self._buffers.restore()
         inputs, targets = problem.inputs.index_select(0, samples), problem.targets.index_select(0, samples)
-        with autocast(self._like, self._device), warnings.catch_warnings() if self._stream else nullcontext():
-            warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous")
+        with autocast(self._like, self._device), problem.quiet():
             value = problem.loss(self._module(inputs), targets)
         gradients = torch.autograd.grad(value, self._leaves, allow_unused=True, materialize_grads=True)
         with torch.no_grad():
@@ -239,7 +248,7 @@ def reason_not_copied(problem: Problem) -> str | None:
         named = dict(module.named_parameters())
         leaves: dict[str, Tensor] = {key: named[key] for key in parts}
         for call in (module, lambda inputs: problem.call(leaves, inputs)):
-            with torch.random.fork_rng(devices=gpus):
+            with torch.random.fork_rng(devices=gpus), problem.quiet():
                 torch.manual_seed(0)
                 value = problem.loss(call(x), y)
             gradients = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, materialize_grads=True)

@@ -58,14 +58,18 @@ class private_randomness:
         gpus = [problem.inputs.device] if problem.inputs.device.type == "cuda" else []
         self._fork = torch.random.fork_rng(devices=gpus) if problem.draws_at_random else None
         self._key = Key(seed=int(work.seeds[job]), round=work.round, client=int(work.clients[job]))
+        self._cudnn = torch.backends.cudnn.enabled
+        self._recurrent = problem.is_recurrent
 
     def __enter__(self) -> None:
         if self._fork is not None:
             self._fork.__enter__()
             torch.manual_seed(int(words(Purpose.MODULE, self._key, 1)[0]))
+            torch.backends.cudnn.enabled = self._cudnn and not self._recurrent  # whose dropout keeps a state of its own
 
     def __exit__(self, *exc: object) -> None:
         if self._fork is not None:
+            torch.backends.cudnn.enabled = self._cudnn
             self._fork.__exit__(None, None, None)
 
 

@@ -7,6 +7,7 @@ where x = ``params`` is the flat float32 concatenation of the module's trainable
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from fedpaq.problems.trial import as_tensor, count_correct, draws, label_kind, r
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 EVALUATION_ROWS = 8192  # samples per forward pass: large products, bounded memory
+EVALUATION_OUTPUTS = 2**26  # numbers of the model's outputs per forward pass: a language model has millions a sample
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,21 @@ class Problem:
         return draws(self)
 
     @cached_property
+    def is_recurrent(self) -> bool:
+        """Whether the module holds an LSTM, GRU or RNN."""
+        return any(isinstance(each, nn.RNNBase) for each in self.model.modules())
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Silence cuDNN's advice to move a recurrent layer's weights: they are views of the flat params."""
+        if not (self.is_recurrent and self.inputs.is_cuda):
+            yield
+            return
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous")
+            yield
+
+    @cached_property
     def initial_params(self) -> npt.NDArray[np.float32]:
         """x_0: the module's parameters when the problem was made, (p,) float32."""
         flat = torch.cat([value.reshape(-1).float() for value in self._parameters.values()])
@@ -125,7 +142,8 @@ class Problem:
         """Return the model's outputs under the given tensors, named as its parameters."""
         frozen = self._on(inputs.device, self._frozen)
         buffers = {key: value.clone() for key, value in self._on(inputs.device, self._buffers).items()}
-        result: Tensor = torch.func.functional_call(self.model, {**parts, **frozen, **buffers}, (inputs,))
+        with self.quiet():
+            result: Tensor = torch.func.functional_call(self.model, {**parts, **frozen, **buffers}, (inputs,))
         return result
 
     def replica(self, parts: dict[str, Tensor]) -> nn.Module:
@@ -242,8 +260,8 @@ class Problem:
         return torch.from_numpy(np.flatnonzero(used)).to(self.inputs.device)
 
     def _held(self, rows: int = EVALUATION_ROWS) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the samples some client holds, ``rows`` at a time."""
-        held = self._held_samples
+        """Yield the samples some client holds, ``rows`` at a time, or fewer where a row has many outputs."""
+        held, rows = self._held_samples, max(1, min(rows, EVALUATION_OUTPUTS // self._outputs_per_row))
         for start in range(0, len(self.inputs) if held is None else len(held), rows):
             chunk = slice(start, start + rows) if held is None else held[start : start + rows]
             yield self.inputs[chunk], self.targets[chunk]
@@ -267,6 +285,7 @@ class Problem:
                 raise DatasetError(f"{name} hold NaN or infinity; clean the data first")
         with _evaluating(self.model):  # a trial must not move torch's global generator
             outputs = try_model(self)
+        self._outputs_per_row = outputs[0].numel()
         self._label_kind = label_kind(outputs, self.targets)
         if self._label_kind == "classes":
             require_labels(self.targets, outputs.shape[1])
