@@ -50,12 +50,13 @@ def claims():
     yield f"{1e3 * gpu['one_round']['round']['median_seconds']:.0f} ms, quantized and averaged"
     rotated = results("gpu_rotated")["one_round"]["rotated(0.03 bits)"]["median_seconds"]
     yield f"{1e3 * rotated:.0f} ms, equal to the CPU to the bit"
-    plain, small = results("resnet")["runs"]
-    assert small["quantizer"].startswith("rotated") and small["rounds"] == plain["rounds"] == 150
-    yield (
-        f"{small['bytes_an_upload']:,.0f} bytes and {small['loss']:.3f} with `Rotated`, "
-        f"{plain['bytes_an_upload']:,.0f} bytes and {plain['loss']:.3f} as float32 (one seed)"
+    runs = {run["quantizer"].partition(":")[0]: run for run in results("resnet")["runs"]}
+    assert len(runs) == 3 and all(run["rounds"] == 150 and run["seed"] == 0 for run in runs.values())
+    small, plain, one = (
+        f"{runs[name]['bytes_an_upload']:,.0f} bytes and {runs[name]['loss']:.3f}"
+        for name in ("rotated", "none", "low-precision")
     )
+    yield f"{small} with `Rotated`, {plain} as float32, {one} with s = 1 and a tenth of their step size (one seed)"
     yield f"the same time (ratio {scaling['clients']['iid, n=1000000']['over_fewest']:.2f})"
     (held, failed, open_), rows = verdicts("fixed-width")
     yield f"{held} of {rows} hold, {failed} do not, {open_} are undecided"
