@@ -11,6 +11,7 @@ from fedpaq.cli.data import find, where
 from fedpaq.cli.options import AsJson, DataDir
 from fedpaq.cli.printing import grouped, show
 
+ADVICE = {"incomplete": "; see `fedpaq data check`", "not found": "; see `fedpaq data`"}
 PACKAGES = ("fedpaq", "numpy", "torch", "numba", "scipy", "matplotlib", "plotly", "flwr", "triton")
 
 
@@ -68,5 +69,5 @@ def _kernels() -> dict[str, str]:
 def _data(data_dir: Path | None) -> dict[str, str]:
     from fedpaq.problems.datasets.catalogue import DATASETS
 
-    rows = (find(dataset, data_dir) for dataset in DATASETS.values())
-    return {"mnist-0-8": "bundled", **{row["name"]: where(row) for row in rows}}
+    found = {name: where(find(dataset, data_dir)) for name, dataset in DATASETS.items()}
+    return {"mnist-0-8": "bundled", **{name: place + ADVICE.get(place, "") for name, place in found.items()}}

@@ -51,11 +51,9 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, flo
 
 def save_plot(plan: Plan, times: TimeMap, path: Path) -> None:
     """Draw map and front side by side and write them to ``path`` (format by its suffix)."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10.0, 4.0), layout="constrained")
-    FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
     image = draw_map(left, plan, times)
     figure.colorbar(image, ax=left, label="times the pick", format="{x:g}")

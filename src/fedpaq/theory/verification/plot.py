@@ -19,11 +19,9 @@ RATE = {1: -1.0, 2: -0.5}
 
 def save_plot(checks: Sequence[Check], titles: Sequence[str], path: Path) -> None:
     """Draw one panel per check side by side and write them to ``path`` (format by its suffix)."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.6 * len(checks), 3.8), layout="constrained")
-    FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(checks), squeeze=False)[0]
     for panel, check, title in zip(panels, checks, titles, strict=True):
         draw(panel, check)
