@@ -16,7 +16,7 @@ import fedpaq
         (nn.Sequential(nn.Linear(4, 2), nn.ReLU()), nn.CrossEntropyLoss()),
         (nn.Linear(4, 2, bias=False), nn.CrossEntropyLoss()),
         (nn.Linear(4, 2), nn.CrossEntropyLoss(label_smoothing=0.1)),
-        (nn.Linear(4, 2), lambda outputs, targets: nn.functional.cross_entropy(outputs, targets)),
+        (nn.Linear(4, 2), lambda outputs, targets: 2 * nn.functional.cross_entropy(outputs, targets)),
     ],
 )
 def test_models_and_losses_that_differ_are_not_taken_for_dense_networks(model, loss):

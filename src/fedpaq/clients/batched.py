@@ -48,11 +48,11 @@ def descend(
     padded = torch.nn.functional.pad(received, (0, -dimension % ALIGNMENT))
     params = padded.index_select(0, run_of)  # (jobs, p padded)
     rates = step_sizes[run_of][:, None, None]  # (jobs, 1, 1)
-    layers = network.layers(params[:, :dimension])
+    layers, (inputs, targets) = network.layers(params[:, :dimension]), problem.dense_data
     for step in range(samples.shape[1]):
         chosen = samples[:, step]  # (jobs, B)
-        activations = forward(layers, problem.inputs[chosen])
-        slope = output_slope(network.loss, activations.pop(), problem.targets[chosen])
+        activations = forward(layers, inputs[chosen])
+        slope = output_slope(network.loss, activations.pop(), targets[chosen])
         deltas = backward(layers, activations, slope.mul_(-rates))
         if problem.regularization:
             params.mul_(1 - problem.regularization * rates[:, 0])

@@ -32,6 +32,7 @@ class Dense:
         if network is None or kernels is None:
             raise ConfigError("executor='dense' needs numba and a dense ReLU network; choose 'auto'")
         require_plain(self.name, work)
+        inputs, targets = problem.dense_data
         labels = network.loss == CROSS_ENTROPY
         updates = np.empty((len(work), problem.dimension), np.float32)
         with one_blas_thread():
@@ -40,9 +41,9 @@ class Dense:
                 work.run_of,
                 work.step_sizes,
                 work.samples,
-                problem.inputs.numpy(),
-                problem.targets.numpy() if labels else np.zeros(1, np.int64),
-                np.zeros((1, 1), np.float32) if labels else problem.targets.numpy(),
+                inputs.numpy(),
+                targets.numpy() if labels else np.zeros(1, np.int64),
+                np.zeros((1, 1), np.float32) if labels else targets.numpy(),
                 np.array(network.widths, np.int64),
                 problem.regularization,
                 _LOSS_CODE[network.loss],

@@ -157,6 +157,9 @@ class Problem:
             memo[id(named[key])] = nn.Parameter(value, requires_grad=False)
         for key, value in self.model.named_buffers():
             memo[id(value)] = self._buffers[key].to(device, copy=True)
+        for value in (each for module in self.model.modules() for each in vars(module).values()):
+            if isinstance(value, Tensor) and not value.is_leaf:  # left by a hook in the last call, as pruning does
+                memo[id(value)] = value.detach()
         return copy.deepcopy(self.model, memo)
 
     def objective(self, params: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -202,6 +205,13 @@ class Problem:
         """The model as a dense ReLU network, where it is one."""
         return recognise(self.model, self.loss, self.inputs, self.targets)
 
+    @cached_property
+    def dense_data(self) -> tuple[Tensor, Tensor]:
+        """Inputs and targets as the dense network takes them."""
+        if self.dense_network is None:
+            raise ConfigError("model is not a dense ReLU network; its data has another form")
+        return self.dense_network.data(self.inputs, self.targets)
+
     def evaluate_batch(self, params: npt.NDArray[np.float32]) -> list[Evaluation]:
         """Return the evaluation of each row of ``params`` (runs, p); dense networks share the products."""
         network = self.dense_network
@@ -210,11 +220,12 @@ class Problem:
         flat = torch.as_tensor(params, dtype=torch.float32, device=self.inputs.device)
         kind = self._label_kind
         totals, correct, counted = [0.0] * len(flat), [0] * len(flat), 0
-        rows = max(256, EVALUATION_ROWS * 64 // (len(flat) * max(network.widths[1:])))
+        at_once = max(256, EVALUATION_ROWS * 64 // (len(flat) * max(network.widths[1:])))
         with torch.no_grad():
-            for x, y in self._held(rows):
+            for x, y in self._held(at_once):
                 counted += len(x)
-                for run, outputs in enumerate(network.outputs(flat, x)):
+                for run, rows in enumerate(network.outputs(flat, x.flatten(1))):
+                    outputs = rows[:, 0] if network.squeezed else rows
                     totals[run] += float(self.loss(outputs, y)) * len(x)
                     correct[run] += 0 if kind is None else count_correct(outputs, y, kind)
         regular = 0.5 * self.regularization * flat.double().square().sum(1)
@@ -235,7 +246,8 @@ class Problem:
             return self
         moved = object.__new__(Problem)
         moved.__dict__.update(self.__dict__)
-        moved.__dict__.pop("_held_samples", None)
+        for name in ("_held_samples", "dense_data"):
+            moved.__dict__.pop(name, None)
         if self._held_samples is not None:
             moved._held_samples = self._held_samples.to(device)
         moved.inputs, moved.targets = inputs, self.targets.to(device)
