@@ -76,7 +76,7 @@ class WireBench:
         run.wait()
         seconds, wire = last[0] - first[0], last[1] - first[1]
         up, down = (wire - seconds * self._idle) / (CLIENTS * rounds)
-        payload = sum(int((folder / f"{at}.json").read_text()) for at in range(2, 2 + rounds))
+        payload = sum(json.loads((folder / f"{at}.json").read_text())["payload_bytes"] for at in range(2, 2 + rounds))
         return {
             "payload_bytes": payload / (CLIENTS * rounds),
             "wire_bytes_up": up,
@@ -138,7 +138,7 @@ def measure_server(dimension: int, levels: int | None, repeats: int = 15) -> dic
         start = time.perf_counter()
         mean.add(rules.read(0, reply))
         times.append(1e3 * (time.perf_counter() - start))
-    moved, _ = mean.apply(np.zeros(dimension, np.float32))
+    moved, _ = mean.apply(lambda value: value.astype(np.float32))
     total = np.zeros(dimension)
     for _ in range(repeats):
         message.add_to(total)

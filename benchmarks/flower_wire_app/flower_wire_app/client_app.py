@@ -16,6 +16,12 @@ def mod(message, context, call_next):
     return quantize_mod(levels=context.run_config["levels"] or None)(message, context, call_next)
 
 
+@app.evaluate(mods=[mod])
+def evaluate(message, context):
+    """Measure nothing."""
+    return Message(RecordDict({"metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
+
+
 @app.train(mods=[mod])
 def train(message, context):
     """Add noise."""

@@ -1,0 +1,168 @@
+"""Coded downloads: loss against bytes both ways, beside float32 both ways; and what snapshots bring with 1,000 clients.
+
+n = 50, r = 25, tau = 2, T = 100, B = 10, as the networks of the paper. Each method has its step size tuned alike: the
+one of STEP_SIZES with the lowest mean loss after T over two seeds of their own. Five other seeds are judged, paired
+with float32 by seed. Needs the datasets in FEDPAQ_DATA; about ten minutes of one core. Writes
+results/downloads.json and docs/figures/downloads.png.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import scipy.stats
+
+import fedpaq
+from fedpaq.downlink import parse
+from measurement import RESULTS
+
+PROBLEMS = {"cifar10-mlp-92k": "CIFAR-10, 92K", "cifar100-mlp": "CIFAR-100", "fashion-mlp": "Fashion-MNIST"}
+STEP_SIZES = [2.0 ** (-exponent / 2) for exponent in range(3, 10)]
+TUNING_SEEDS, SEEDS = (100, 101), (0, 1, 2, 3, 4)
+UPLOAD = "rotated:0.1"
+DOWNLINKS = ("rotated:0.2", "rotated:0.5", "rotated:1", "rotated:2")
+REFERENCE = ("none", "dense")
+METHODS = (REFERENCE, (UPLOAD, "dense"), *((UPLOAD, downlink) for downlink in DOWNLINKS))
+ROUNDS, CLIENTS = 50, 25
+
+
+def configs(step_sizes, seeds):
+    return [
+        fedpaq.FedPAQConfig(
+            clients_per_round=CLIENTS, local_steps=2, total_steps=2 * ROUNDS, batch_size=10, step_size=step, seed=seed
+        )
+        for step in step_sizes
+        for seed in seeds
+    ]
+
+
+def play(problem, method, step_sizes, seeds, every=0):
+    quantizer, downlink = fedpaq.quantizers.parse(method[0]), parse(method[1])
+    chosen = configs(step_sizes, seeds)
+    return fedpaq.sweep(problem, chosen, quantizer=quantizer, downlink=downlink, evaluate_every=every)
+
+
+def tuned(problem, method):
+    losses = [
+        math.inf if history.diverged else history.final.loss
+        for history in play(problem, method, STEP_SIZES, TUNING_SEEDS)
+    ]
+    means = np.array(losses).reshape(len(STEP_SIZES), -1).mean(axis=1)
+    return STEP_SIZES[int(np.argmin(means))]
+
+
+def curve(history):
+    rows = [record for record in history.records if record.loss is not None]
+    each = CLIENTS * ROUNDS
+    return {
+        "kilobytes": [(row.payload_bytes + row.download_bytes) / 1e3 / each * ROUNDS for row in rows],
+        "loss": [row.loss for row in rows],
+    }
+
+
+def interval(ratios):
+    logs = np.log(ratios)
+    half = scipy.stats.t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / math.sqrt(len(logs))
+    return [float(np.exp(logs.mean() + sign * half)) for sign in (0, -1, 1)]
+
+
+def compare(name, data_dir):
+    problem = fedpaq.problems.load(name, num_clients=50, seed=0, data_dir=data_dir)
+    rows, reference = [], None
+    for method in METHODS:
+        step = tuned(problem, method)
+        histories = play(problem, method, [step], SEEDS, every=5)
+        losses = np.array([history.final.loss for history in histories])
+        reference = losses if reference is None else reference
+        uploads = CLIENTS * ROUNDS
+        up, down = (
+            float(np.mean([getattr(history.final, which) for history in histories])) / uploads
+            for which in ("payload_bytes", "download_bytes")
+        )
+        rows.append(
+            {
+                "quantizer": method[0],
+                "downlink": parse(method[1]).name,
+                "step_size": step,
+                "loss": float(losses.mean()),
+                "over_float32": interval(losses / reference) if method != REFERENCE else [1.0, 1.0, 1.0],
+                "upload_bytes": up,
+                "download_bytes": down,
+                "share_of_dense": (up + down) / (2 * fedpaq.codec.raw_bytes(problem.dimension)),
+                "curves": [curve(history) for history in histories],
+            }
+        )
+        shown = rows[-1]
+        print(
+            f"{name:16} {method[0]:12} {shown['downlink']:22} eta={step:.4f} loss {shown['loss']:.4f} "
+            f"x{shown['over_float32'][0]:.4f} [{shown['over_float32'][1]:.4f}, {shown['over_float32'][2]:.4f}] "
+            f"up {up:,.0f} B, down {down:,.0f} B, 1/{1 / shown['share_of_dense']:.1f} of dense",
+            flush=True,
+        )
+    return rows
+
+
+def many_clients(data_dir):
+    problem = fedpaq.problems.load("cifar10-mlp-92k", num_clients=1000, seed=0, data_dir=data_dir)
+    rows = []
+    for text in ("dense", "rotated:1/none", "rotated:0.2/none", "rotated:1/rotated:8", "rotated:1/rotated:6"):
+        histories = play(problem, ("none", text), [2.0**-3.5], SEEDS)
+        down = [history.final.download_bytes / (CLIENTS * ROUNDS) for history in histories]
+        rows.append(
+            {
+                "downlink": text,
+                "loss": float(np.mean([history.final.loss for history in histories])),
+                "download_bytes": float(np.mean(down)),
+                "most_of_dense": max(down) / fedpaq.codec.raw_bytes(problem.dimension),
+            }
+        )
+        print("n=1000", rows[-1], flush=True)
+    return rows
+
+
+def draw(results, path):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(results), figsize=(11, 3.8), constrained_layout=True)
+    for axis, (name, rows) in zip(axes, results.items(), strict=True):
+        for row in rows:
+            if row["downlink"] == "dense":
+                label = "float32 both ways" if row["quantizer"] == "none" else "Rotated up, float32 down"
+                style = {"color": "black" if row["quantizer"] == "none" else "gray", "linestyle": "--"}
+            else:
+                rate = row["downlink"].split("/")[0].split(":")[1]
+                label, style = f"Rotated up, changes down at {rate} bits", {}
+            loss = np.mean([each["loss"] for each in row["curves"]], axis=0)
+            sent = np.mean([each["kilobytes"] for each in row["curves"]], axis=0)
+            axis.plot(sent[1:], loss[1:], label=label, **style)
+        axis.set_xscale("log")
+        axis.set_title(PROBLEMS[name])
+        axis.set_xlabel("kB sent per participant, both ways")
+    axes[0].set_ylabel("training loss")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    figure.savefig(path, dpi=140)
+
+
+def main() -> int:
+    data_dir = os.environ.get("FEDPAQ_DATA")
+    if not data_dir:
+        print("set FEDPAQ_DATA to the folder with the datasets")
+        return 77
+    results = {name: compare(name, data_dir) for name in PROBLEMS}
+    found = {"problems": results, "many_clients": many_clients(data_dir)}
+    (RESULTS / "downloads.json").write_text(json.dumps(found, indent=1) + "\n")
+    draw(results, Path(__file__).resolve().parent.parent / "docs" / "figures" / "downloads.png")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""What coded downloads save on Flower's wire: 8 SuperNodes on loopback, r = 4, 92,027 parameters, a counting proxy.
+
+    python benchmarks/flower_downloads.py [--rounds 10]
+
+Everything that crosses the sockets is counted, headers included; what polling costs while nothing runs is measured
+first and taken off. Training and evaluation are told apart by when they end. A client-round counts once each client
+has its first model; what the first rounds took stands beside it. Writes results/flower_downloads.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fedpaq
+from byte_counter import ByteCounter
+from fedpaq.flower.trial.loopback import Loopback
+from measurement import RESULTS, machine
+
+HERE = Path(__file__).resolve().parent
+NODES, CLIENTS, DIMENSION, PAUSE = 8, 4, 92_027, 1.0
+RUNS = {  # name: (downlink, share that evaluates, rounds)
+    "coded, training only": ("rotated:1", 0.0, None),
+    "coded, all evaluate": ("rotated:1", 1.0, None),
+    "dense, all evaluate": ("dense", 1.0, 3),
+}
+
+
+def measure(deployment: Loopback, counter: ByteCounter, idle: Any, downlink: str, share: float, rounds: int) -> Any:
+    """Return the wire bytes of each round's training and evaluation, up and down, without idle polling."""
+    folder = Path(tempfile.mkdtemp(dir=deployment.folder))
+    run = deployment.start_run(
+        HERE / "flower_wire_app",
+        dimension=DIMENSION,
+        levels=1,
+        downlink=downlink,
+        num_rounds=rounds,
+        num_clients=CLIENTS,
+        num_connected=NODES,
+        fraction_evaluate=share,
+        pause=PAUSE,
+        folder=str(folder),
+    )
+    at, before = time.monotonic(), np.array([counter.up, counter.down], float)
+    rows, known = [], set()
+    for round in range(1, rounds + 1):
+        row: dict[str, Any] = {}
+        for ending, kind in (("train", "training"), ("json", "evaluation")):
+            marker = folder / f"{round}.{ending}"
+            while not marker.exists():
+                if run.poll() is not None:
+                    raise RuntimeError(f"the run ended before {marker.name}")
+                time.sleep(0.02)
+            time.sleep(PAUSE / 2)
+            now, counted = time.monotonic(), np.array([counter.up, counter.down], float)
+            row[kind] = (counted - before - (now - at) * idle).tolist()
+            at, before = now, counted
+        sent = json.loads((folder / f"{round}.json").read_text())
+        row |= {"payload_bytes": sent["payload_bytes"], "frames_bytes": sent["download_bytes"]}
+        row["new"] = len(set(sent["asked"]) - known)
+        known |= set(sent["asked"]) if share == 0 else set(range(NODES))
+        rows.append(row)
+        print(downlink, share, round, row, flush=True)
+    run.wait()
+    return rows
+
+
+def per_message(rows: Any, kind: str, count: int) -> list[float]:
+    """Return the bytes of one message and its reply, up and down, over rounds in which nobody is new."""
+    later = [row[kind] for row in rows[1:] if not row["new"]]
+    return (np.mean(later, axis=0) / count).tolist() if later else []
+
+
+def main() -> None:
+    """Measure all runs in one deployment."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=10)
+    wanted = parser.parse_args().rounds
+    found: dict[str, Any] = {"machine": machine(), "nodes": NODES, "clients_per_round": CLIENTS, "runs": {}}
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [str(Path(fedpaq.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+        environment = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
+        environment["FEDPAQ_CACHE"] = str(Path(folder) / "kept")
+        deployment = Loopback(folder, num_supernodes=NODES, environment=environment)
+        with ByteCounter(deployment.port) as counter:
+            deployment.fleet_port = counter.port
+            with deployment:
+                time.sleep(25)  # until the SuperNodes have settled
+                before = np.array([counter.up, counter.down], float)
+                time.sleep(20)
+                idle = (np.array([counter.up, counter.down], float) - before) / 20
+                for name, (downlink, share, rounds) in RUNS.items():
+                    rows = measure(deployment, counter, idle, downlink, share, rounds or wanted)
+                    found["runs"][name] = {
+                        "training_client_round": per_message(rows, "training", CLIENTS),
+                        "evaluation_message": per_message(rows, "evaluation", NODES) if share else [],
+                        "rounds": rows,
+                    }
+                    print(name, {key: found["runs"][name][key] for key in list(found["runs"][name])[:2]}, flush=True)
+                    (RESULTS / "flower_downloads.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
