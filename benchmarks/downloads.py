@@ -2,12 +2,17 @@
 
 n = 50, r = 25, tau = 2, T = 100, B = 10, as the networks of the paper. Each method has its step size tuned alike: the
 one of STEP_SIZES with the lowest mean loss after T over two seeds of their own. Five other seeds are judged, paired
-with float32 by seed. Needs the datasets in FEDPAQ_DATA; about ten minutes of one core. Writes
-results/downloads.json and docs/figures/downloads.png.
+with float32 by seed.
+
+    FEDPAQ_DATA=folder python benchmarks/downloads.py --device cuda     a minute or two; twenty on one core
+    python benchmarks/downloads.py --draw                               the picture, from the results
+
+Before anything is measured, real clients follow a run and compare every model they get with the server's.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -19,7 +24,9 @@ import scipy.stats
 
 import fedpaq
 from fedpaq.downlink import parse
-from measurement import RESULTS
+from fedpaq.downlink.changes import ChangesBroadcast
+from fedpaq.downlink.stream import NOTHING, receive
+from measurement import RESULTS, machine
 
 PROBLEMS = {"cifar10-mlp-92k": "CIFAR-10, 92K", "cifar100-mlp": "CIFAR-100", "fashion-mlp": "Fashion-MNIST"}
 STEP_SIZES = [2.0 ** (-exponent / 2) for exponent in range(3, 10)]
@@ -29,6 +36,7 @@ DOWNLINKS = ("rotated:0.2", "rotated:0.5", "rotated:1", "rotated:2")
 REFERENCE = ("none", "dense")
 METHODS = (REFERENCE, (UPLOAD, "dense"), *((UPLOAD, downlink) for downlink in DOWNLINKS))
 ROUNDS, CLIENTS = 50, 25
+DEVICE = "cpu"
 
 
 def configs(step_sizes, seeds):
@@ -42,9 +50,49 @@ def configs(step_sizes, seeds):
 
 
 def play(problem, method, step_sizes, seeds, every=0):
-    quantizer, downlink = fedpaq.quantizers.parse(method[0]), parse(method[1])
-    chosen = configs(step_sizes, seeds)
-    return fedpaq.sweep(problem, chosen, quantizer=quantizer, downlink=downlink, evaluate_every=every)
+    return fedpaq.sweep(
+        problem,
+        configs(step_sizes, seeds),
+        quantizer=fedpaq.quantizers.parse(method[0]),
+        downlink=parse(method[1]),
+        evaluate_every=every,
+        device=DEVICE,
+    )
+
+
+class Following(fedpaq.Changes):
+    """Changes whose clients are real: each keeps what it receives and compares it with the server's model."""
+
+    def open(self, seeds, num_clients, params):
+        return FollowingBroadcast([self.stream(seed, params) for seed in seeds], num_clients)
+
+
+class FollowingBroadcast(ChangesBroadcast):
+    checked = 0
+
+    def __init__(self, streams, num_clients):
+        super().__init__(streams, num_clients)
+        self._clients = {}
+
+    def send(self, round, runs, participants):
+        for run, clients in zip(runs.tolist(), participants.tolist(), strict=True):
+            stream = self.streams[run]
+            for client in clients:
+                held, params = self._clients.get((run, client), (NOTHING, None))
+                got = receive(stream.download(held), params, stream.params.size, stream.seed, round)
+                if got.tobytes() != stream.params.tobytes():
+                    raise SystemExit(f"client {client} of run {run} does not hold the model of round {round}")
+                self._clients[run, client] = (round, got)
+                FollowingBroadcast.checked += 1
+        return super().send(round, runs, participants)
+
+
+def follow(data_dir):
+    problem = fedpaq.problems.load("cifar10-mlp-92k", num_clients=50, seed=0, data_dir=data_dir)
+    quantizer, downlink = fedpaq.quantizers.parse(UPLOAD), Following("rotated:0.5")
+    short = [fedpaq.FedPAQConfig(clients_per_round=10, local_steps=2, total_steps=30, step_size=0.1, seed=1)]
+    fedpaq.sweep(problem, short, quantizer=quantizer, downlink=downlink, evaluate_every=0, device=DEVICE)
+    return FollowingBroadcast.checked
 
 
 def tuned(problem, method):
@@ -153,14 +201,25 @@ def draw(results, path):
 
 
 def main() -> int:
-    data_dir = os.environ.get("FEDPAQ_DATA")
+    global DEVICE
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--draw", action="store_true")
+    arguments, path = parser.parse_args(), Path(os.environ.get("OUT", RESULTS)) / "downloads.json"
+    if arguments.draw:
+        picture = Path(__file__).resolve().parent.parent / "docs" / "figures" / "downloads.png"
+        draw(json.loads(path.read_text())["problems"], picture)
+        return 0
+    data_dir, DEVICE = os.environ.get("FEDPAQ_DATA"), arguments.device
     if not data_dir:
         print("set FEDPAQ_DATA to the folder with the datasets")
         return 77
-    results = {name: compare(name, data_dir) for name in PROBLEMS}
-    found = {"problems": results, "many_clients": many_clients(data_dir)}
-    (RESULTS / "downloads.json").write_text(json.dumps(found, indent=1) + "\n")
-    draw(results, Path(__file__).resolve().parent.parent / "docs" / "figures" / "downloads.png")
+    found = {"machine": machine(), "device": DEVICE, "models_compared": follow(data_dir), "problems": {}}
+    for name in PROBLEMS:
+        found["problems"][name] = compare(name, data_dir)
+        path.write_text(json.dumps(found, indent=1) + "\n")
+    found["many_clients"] = many_clients(data_dir)
+    path.write_text(json.dumps(found, indent=1) + "\n")
     return 0
 
 

@@ -27,9 +27,10 @@ def compiled():
 
 
 def test_a_tls_deployment_equals_the_simulator_and_learns(tmp_path):
-    settings = {"num_rounds": 2, "clients_per_round": 2, "num_clients": 3, "seed": 5}
+    settings = {"num_rounds": 2, "clients_per_round": 2, "num_clients": 3, "seed": 5, "downlink": "rotated:4"}
     (tmp_path / "payloads").mkdir()
-    with Loopback(tmp_path, num_supernodes=3, tls=True, environment=environment()) as deployment:
+    keep = {"FEDPAQ_CACHE": str(tmp_path / "kept")}
+    with Loopback(tmp_path, num_supernodes=3, tls=True, environment={**environment(), **keep}) as deployment:
         log = deployment.run(
             HERE / "apps" / "witness",
             result=str(tmp_path / "result.npz"),
@@ -50,12 +51,14 @@ def test_a_tls_deployment_equals_the_simulator_and_learns(tmp_path):
         problem,
         config,
         quantizer=LEVELS,
+        downlink=fedpaq.Changes("rotated:4"),
         executor="sequential",
         callback=lambda record, params: rounds.append(params.copy()),
     )
     params, history = read_result(tmp_path / "result.npz")
     np.testing.assert_array_equal(params, simulated.params, strict=True)
     assert problem.evaluate(params).accuracy > 0.9
+    assert 2 <= len(list((tmp_path / "kept").iterdir())) <= 3  # a model for each client that took part
 
     for round, record in enumerate(history):
         assert record["asked"] == record["counted"]

@@ -31,6 +31,7 @@ def main(grid: Grid, context: Context) -> None:
         num_clients=int(settings["num-clients"]),
         seed=int(settings["seed"]),
         quantizer=str(settings["quantizer"]),
+        downlink=str(settings["downlink"]),
         deadline=float(settings["deadline"]),
         checkpoint=str(settings["checkpoint"]) or None,
         save=str(settings["save"]) or None,
