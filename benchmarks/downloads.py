@@ -180,7 +180,8 @@ def draw(results, path):
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, len(results), figsize=(11, 3.8), constrained_layout=True)
-    for axis, (name, rows) in zip(axes, results.items(), strict=True):
+    for axis, name in zip(axes, PROBLEMS, strict=True):
+        rows = results[name]
         for row in rows:
             if row["downlink"] == "dense":
                 label = "float32 both ways" if row["quantizer"] == "none" else "Rotated up, float32 down"
@@ -205,6 +206,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--draw", action="store_true")
+    parser.add_argument("--problems", nargs="*", default=list(PROBLEMS), help="results of others stay")
     arguments, path = parser.parse_args(), Path(os.environ.get("OUT", RESULTS)) / "downloads.json"
     if arguments.draw:
         picture = Path(__file__).resolve().parent.parent / "docs" / "figures" / "downloads.png"
@@ -214,12 +216,13 @@ def main() -> int:
     if not data_dir:
         print("set FEDPAQ_DATA to the folder with the datasets")
         return 77
-    found = {"machine": machine(), "device": DEVICE, "models_compared": follow(data_dir), "problems": {}}
-    for name in PROBLEMS:
+    found = json.loads(path.read_text()) if path.exists() else {"problems": {}}
+    found |= {"machine": machine(), "device": DEVICE}
+    if "cifar10-mlp-92k" in arguments.problems:
+        found |= {"models_compared": follow(data_dir), "many_clients": many_clients(data_dir)}
+    for name in arguments.problems:
         found["problems"][name] = compare(name, data_dir)
         path.write_text(json.dumps(found, indent=1) + "\n")
-    found["many_clients"] = many_clients(data_dir)
-    path.write_text(json.dumps(found, indent=1) + "\n")
     return 0
 
 
