@@ -94,9 +94,9 @@ def check_shape(device: torch.device, dimension: int, count: int, tiling: Any) -
         require(estimates[target].cpu().numpy().view(np.uint32), twin_back.view(np.uint32), f"way back of {blocks}")
 
 
-def check_batch(device: torch.device, dimension: int, bits: float) -> dict[str, Any]:
+def check_batch(device: torch.device, dimension: int, bits: float, blocks: int | None = None) -> dict[str, Any]:
     """Compare messages, payloads and sums of awkward updates with the CPU's."""
-    quantizer, rows, work = fedpaq.Rotated(bits=bits), awkward(dimension), work_of(9)
+    quantizer, rows, work = fedpaq.Rotated(bits=bits, blocks=blocks), awkward(dimension), work_of(9)
     batch = DEVICE_BATCHES[fedpaq.Rotated](quantizer, to_tensor(rows, device), work)
     total = torch.zeros(3, dimension, dtype=torch.float64, device=device)
     batch.add_to(total, to_tensor(np.searchsorted(work.run_of, np.arange(4)), device))

@@ -141,6 +141,11 @@ def test_messages_and_sums_are_those_of_the_host(rotated_checks, monkeypatch, di
     assert "low precision" in kinds and "not finite" in kinds
 
 
+def test_one_block_is_one_on_the_device_too(rotated_checks):
+    kinds = rotated_checks.check_batch(torch.device("cpu"), 9000, 0.3, blocks=1)["blocks"]
+    assert {kind for kind in kinds if isinstance(kind, int)} == {1}
+
+
 def test_sizes_from_a_sample_are_near_those_of_the_encoder(rotated_checks):
     """64 of 200 messages are encoded; the mean of all is then known to half a percent."""
     rng, work = np.random.default_rng(5), rotated_checks.work_of(200)
