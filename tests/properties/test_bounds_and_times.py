@@ -187,7 +187,7 @@ REFUSED = {
     ),
     "a scale beyond doubles": (
         {"ratio": 1.0, "scale": 5e-324},
-        "a gradient takes inf s and a float32 upload inf s; choose values that keep both within",
+        "a gradient takes inf s and a float32 upload takes inf s; choose values that keep each within",
     ),
 }
 
