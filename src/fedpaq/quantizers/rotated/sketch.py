@@ -119,7 +119,7 @@ class Sketch:
         What falls on the padding is dropped, and with it that share of x_hat - x.
         """
         rows = rounded.levels.reshape(self.blocks.count, -1)
-        squares = np.array([np.vdot(row, row) for row in rows.astype(np.float64)])
+        squares = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)  # exact, in whatever order
         whole = (exact * self.blocks.growth) ** 2 * squares
         near = self.energies + kept(self.blocks) * (whole - self.energies)
         return np.asarray(np.divide(self.energies, near, out=np.ones(near.size), where=near > 0))
