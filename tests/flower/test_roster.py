@@ -82,3 +82,13 @@ def test_a_draw_returns_distinct_clients_with_their_nodes_and_all_where_there_ar
     assert found.items() <= present.items() and len(found) == 2
     assert found == roster.draw(present, 2, Key(seed=1, round=3))
     assert roster.draw(present, 8, Key(seed=1)) == present
+
+
+def test_a_node_whose_answer_is_lost_is_asked_again(monkeypatch):
+    grid, book = quantizing(2), roster.Roster()
+    grid.meddle = lambda client, reply: None if client == 1 and len(grid.sent) <= 2 else reply
+    assert book.present(grid) == {0: 1000}
+    assert book.present(grid) == {0: 1000} and len(grid.sent) == 2  # not at once
+    monkeypatch.setattr(roster, "ASK_AGAIN", 0.0)
+    assert book.present(grid) == {0: 1000, 1: 1001} and len(grid.sent) == 3
+    assert book.present(grid) == {0: 1000, 1: 1001} and len(grid.sent) == 3

@@ -1,7 +1,7 @@
 """Roster: which client runs on which Flower node.
 
-Each new node is asked once who it is. The draw of participants runs over client numbers, so it is
-the same after a restart, when Flower's node ids have changed.
+Each new node is asked who it is, and asked again where no answer comes. The draw of participants runs
+over client numbers, so it is the same after a restart, when Flower's node ids have changed.
 """
 
 import logging
@@ -19,6 +19,7 @@ from fedpaq.randomness import Key, sample_without_replacement
 log = logging.getLogger("flwr")
 NODE_UNAVAILABLE = 5  # Flower's error code for a node that went offline before it replied
 MOD_FAILED = 6  # and for a mod that did not find what it expects
+ASK_AGAIN = 90.0  # seconds until a node that has not said who it is is asked again: its app may have been lost
 SAY_EVERY = 10.0  # seconds between two log lines while waiting for clients
 
 NO_MOD = (
@@ -37,7 +38,8 @@ class Roster:
     def __init__(self) -> None:
         self._client_of: dict[int, int] = {}  # node -> client
         self._node_of: dict[int, int] = {}  # client -> node
-        self._asked: dict[int, Message] = {}  # node -> the open question
+        self._asked: dict[int, list[Message]] = {}  # node -> the open questions
+        self._asked_at: dict[int, float] = {}  # node -> when it was asked last
         self._refused: dict[int, str] = {}  # node -> why it cannot take part
         self._expected: int | None = None  # how many clients are worth waiting for; None: before the first draw
 
@@ -68,7 +70,9 @@ class Roster:
     def present(self, grid: Grid) -> dict[int, int]:
         """Return {client: node} of the connected nodes that have said who they are, in client order."""
         connected = set(grid.get_node_ids())
-        self._ask(grid, sorted(connected - set(self._client_of) - set(self._asked) - set(self._refused)))
+        overdue = {node for node, at in self._asked_at.items() if time.monotonic() - at >= ASK_AGAIN}
+        answered = {*self._client_of, *self._refused}
+        self._ask(grid, sorted(connected - answered - (self._asked_at.keys() - overdue)))
         self._listen(grid)
         here = {client: node for client, node in self._node_of.items() if node in connected}
         return dict(sorted(here.items()))
@@ -77,13 +81,15 @@ class Roster:
         content = RecordDict({protocol.RECORD: protocol.question(protocol.WHO)})
         messages = [Message(content, node, MessageType.TRAIN) for node in nodes]
         send(grid, messages)
-        self._asked.update(zip(nodes, messages, strict=True))
+        for node, message in zip(nodes, messages, strict=True):
+            self._asked.setdefault(node, []).append(message)
+            self._asked_at[node] = time.monotonic()
 
     def _listen(self, grid: Grid) -> None:
-        for node, message in list(self._asked.items()):
-            reply = poll(grid, message)
+        for node, messages in list(self._asked.items()):
+            reply = next(filter(None, (poll(grid, message) for message in messages)), None)
             if reply is not None:
-                del self._asked[node]
+                del self._asked[node], self._asked_at[node]
                 self._note(node, reply)
 
     def _note(self, node: int, reply: Message) -> None:
