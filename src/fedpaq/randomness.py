@@ -16,6 +16,7 @@ without shuffling. Half-words 2i and 2i + 1 are the low and the high half of dra
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -147,7 +148,8 @@ def halves_numpy(purpose: Purpose, key: Key, count: int) -> npt.NDArray[np.uint1
 
 def words(purpose: Purpose, key: Key, count: int, start: int = 0) -> UInt32:
     """Return ``count`` uniform 32-bit words of the stream, from draw ``start`` on."""
-    kernels = compiled.load("philox")
+    at_once = count < 2**15 and "numba" not in sys.modules  # importing it takes longer than these draws
+    kernels = None if at_once else compiled.load("philox")
     if kernels is None:
         return words_numpy(purpose, key, start, count)
     out = np.empty(count, np.uint32)

@@ -1,5 +1,6 @@
 """The command line: one verb per file, each parses and then calls the library."""
 
+import gc
 import sys
 from typing import Annotated, Any
 
@@ -57,6 +58,7 @@ app.add_typer(bench.app, name="bench")
 
 def main() -> None:
     """Run the command line; an expected error is one line on standard error and exit code 2."""
+    gc.set_threshold(50_000)  # importing torch and numba otherwise looks for garbage 440 times, for 0.2 s
     try:
         code = app(prog_name="fedpaq", standalone_mode=False) or 0
     except UsageError as error:

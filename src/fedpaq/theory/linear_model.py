@@ -87,10 +87,12 @@ def _derivative_ranges(full_loss: FullLoss, sample: int) -> _Ranges:
     def loss(z: Tensor) -> Tensor:
         return full_loss.problem.loss(z.reshape(1, *shape), target)
 
-    z = torch.linspace(-LARGEST_OUTPUT, LARGEST_OUTPUT, GRID, dtype=torch.float64)
-    values = torch.func.vmap(loss)(z)
-    slopes = torch.func.vmap(torch.func.grad(loss))(z)
-    curvatures = torch.func.vmap(torch.func.grad(torch.func.grad(loss)))(z)
+    z = torch.linspace(-LARGEST_OUTPUT, LARGEST_OUTPUT, GRID, dtype=torch.float64).requires_grad_()
+    values = torch.func.vmap(loss)(z)  # torch.func.grad would import torch._dynamo, for a second
+    nothing = 0.0 * z  # keeps a slope that does not depend on z differentiable
+    (slopes,) = torch.autograd.grad((values + nothing).sum(), z, create_graph=True)
+    (curvatures,) = torch.autograd.grad((slopes + nothing).sum(), z)
+    values, slopes = values.detach(), slopes.detach()
     steepest = int(slopes.abs().argmax())
     grows = steepest in (0, GRID - 1) and abs(float(curvatures[steepest])) > 1e-9
     return _Ranges(
