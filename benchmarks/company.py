@@ -3,7 +3,7 @@
 Every variant is a process of its own that waits for orders; they take turns within one run. Another version of fedpaq
 joins in with --before, the folder that holds its package.
 
-    python benchmarks/company.py [--jobs J1 J2 J3] [--repeats 9] [--busy 2] [--before OLD/src]
+    python benchmarks/company.py [--jobs J1 J2 J3] [--repeats 9] [--busy 0 2] [--before OLD/src]
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", nargs="+", default=["J1", "J2", "J3"], choices=["J1", "J2", "J3"])
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--busy", type=int, default=2)
+    parser.add_argument("--busy", type=int, nargs="+", default=[0, 2])
     parser.add_argument("--before", type=Path)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -102,7 +102,7 @@ def main() -> None:
         for server in servers.values():  # kernels compiled, data read
             for job in arguments.jobs:
                 server.seconds(job)
-        results = [measure(servers, arguments.jobs, arguments.repeats, busy) for busy in (0, arguments.busy)]
+        results = [measure(servers, arguments.jobs, arguments.repeats, busy) for busy in arguments.busy]
     print("written:", write("company", {"conditions": results}).name)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,19 +59,22 @@ def is_available(problem: Problem) -> bool:
     return on_cpu and problem.dense_network is not None and compiled.load("dense_network") is not None
 
 
-def one_blas_thread() -> AbstractContextManager[Any]:
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
     """Keep the BLAS behind the kernels to one thread: the clients already use every core."""
-    controller = _blas_of_scipy()
-    return nullcontext() if controller is None else controller.limit(limits=1, user_api="blas")
+    before = [(library, library.get_num_threads()) for library in _blas_of_scipy()]
+    for library, _ in before:
+        library.set_num_threads(1)
+    try:
+        yield
+    finally:
+        for library, threads in before:
+            library.set_num_threads(threads)
 
 
 @functools.cache
-def _blas_of_scipy() -> Any:
+def _blas_of_scipy() -> list[Any]:
     from threadpoolctl import ThreadpoolController
 
-    found = [
-        library.filepath
-        for library in ThreadpoolController().lib_controllers
-        if library.user_api == "blas" and "scipy.libs" in library.filepath
-    ]
-    return ThreadpoolController().select(filepath=found) if found else None
+    found = ThreadpoolController().lib_controllers
+    return [library for library in found if library.user_api == "blas" and "scipy.libs" in library.filepath]

@@ -9,6 +9,7 @@ header alone, before anything is allocated; the content is the business of a ``C
 which is what a new quantizer brings to travel in bytes of its own.
 """
 
+import functools
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -101,6 +102,7 @@ def read_varint(data: memoryview, at: int, name: str, most: int) -> tuple[int, i
     return value, at
 
 
+@functools.lru_cache(maxsize=64)  # every payload of a run has the same
 def pack_header(code: int, dimension: int) -> bytes:
     """Return the bytes of a frame before its content."""
     return MAGIC + bytes([VERSION << 4 | code]) + pack_varint(dimension)

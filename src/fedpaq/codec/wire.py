@@ -13,7 +13,7 @@ from fedpaq.codec.frame import Code, Header, pack_header, seal
 from fedpaq.config import require_int
 from fedpaq.errors import ConfigError, WireFormatError, unknown_name
 from fedpaq.quantizers import registry
-from fedpaq.quantizers.message import Message
+from fedpaq.quantizers.message import Message, QuantizedBatch
 from fedpaq.randomness import Key
 
 CODES: dict[str, Code] = {"raw": raw_code.CODE, "levels": level_code.CODE}
@@ -72,12 +72,15 @@ def encode_batch(messages: Sequence[Message]) -> list[bytes]:
 
 def _sealed(name: str, messages: Sequence[Message]) -> list[bytes]:
     """Return the frames of messages of one kind."""
-    for message in messages[:1] if hasattr(messages, "code") else messages:
-        require_int("dimension", message.dimension, 1)
+    if isinstance(messages, QuantizedBatch):  # which would make its messages, one after another
+        dimensions = [messages.dimension] * len(messages)
+    else:
+        dimensions = [message.dimension for message in messages]
+    for dimension in set(dimensions):
+        require_int("dimension", dimension, 1)
     packed = find_code(name).pack(messages)
     return [
-        seal(pack_header(id, message.dimension), content)
-        for message, (id, content) in zip(messages, packed, strict=True)
+        seal(pack_header(id, dimension), content) for dimension, (id, content) in zip(dimensions, packed, strict=True)
     ]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-WORTH_A_THREAD = 100_000  # nanoseconds of work: waking a thread takes about a tenth of that
+WORTH_A_THREAD = 150_000  # nanoseconds of work: waking a sleeping thread takes 50,000 to 100,000
 PARTS_PER_THREAD = 4  # smaller parts share the work better, and each costs a call
 
 
