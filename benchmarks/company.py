@@ -1,9 +1,9 @@
 """Speed in company: jobs J1 to J3 alone and beside busy processes, against one thread in the same conditions.
 
 Every variant is a process of its own that waits for orders; they take turns within one run. Another version of fedpaq
-joins in with --before, the folder that holds its package.
+joins in with --before, the folder that holds its package. --note says what else the machine was doing.
 
-    python benchmarks/company.py [--jobs J1 J2 J3] [--repeats 9] [--busy 0 2] [--before OLD/src]
+    python benchmarks/company.py [--jobs J1 J2 J3] [--repeats 9] [--busy 0 2] [--before OLD/src] [--note TEXT]
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--busy", type=int, nargs="+", default=[0, 2])
     parser.add_argument("--before", type=Path)
+    parser.add_argument("--note", default="a quiet machine")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
@@ -103,7 +104,7 @@ def main() -> None:
             for job in arguments.jobs:
                 server.seconds(job)
         results = [measure(servers, arguments.jobs, arguments.repeats, busy) for busy in arguments.busy]
-    print("written:", write("company", {"conditions": results}).name)
+    print("written:", write("company", {"note": arguments.note, "conditions": results}).name)
 
 
 if __name__ == "__main__":

@@ -142,6 +142,58 @@ def sweep(results: Results) -> Iterable[str]:
     yield aims([("at most 0.4 x 40 NumPy runs", f"{ratio:.2f}", ratio <= 0.4)])
 
 
+def company(results: Results) -> Iterable[str]:
+    """Return the section of benchmarks/company.py."""
+    rows, judged = [], []
+    for condition in results["conditions"]:
+        busy = condition["busy_processes"]
+        where = f"beside {busy} busy processes" if busy else "alone"
+        for job, found in condition["jobs"].items():
+            rows += [
+                (f"{job} {where}, {name}", seconds(row["median_seconds"]), f"{row['over_one_thread']:.2f}")
+                for name, row in found.items()
+            ]
+            ours = found["fedpaq"]
+            if busy:
+                ratio = ours["over_one_thread"]
+                judged.append((f"{job} {where}: at most 1.2 x one thread", f"{ratio:.2f}", ratio <= 1.2))
+            elif "before" in found:
+                ratio = ours["median_seconds"] / found["before"]["median_seconds"]
+                judged.append((f"{job} {where}: no slower than before", f"{ratio:.2f}", ratio <= 1.0))
+    yield (
+        "Kernels spread their jobs over threads that sleep while they wait, and the caller waits for no helper that "
+        "got no core. One thread is `NUMBA_NUM_THREADS=1`. Before: the last version whose kernels used OpenMP, whose "
+        f"threads spin. Measured on {results['note']}."
+    )
+    yield table(("job", "time", "ratio to one thread"), rows)
+    yield aims(judged)
+    yield (
+        "torch's own threads are still those of OpenMP. `import fedpaq` before `import torch` has them spin for "
+        "microseconds instead of a millisecond (`GOMP_SPINCOUNT`, unless it or `OMP_WAIT_POLICY` is set), and limits "
+        "their number to the quota of a container. `NUMBA_NUM_THREADS`, or else `OMP_NUM_THREADS`, says how many "
+        "threads kernels take."
+    )
+
+
+def startup(results: Results) -> Iterable[str]:
+    """Return the section of benchmarks/startup.py."""
+    found = results["commands"]
+    yield "mnist-logistic. A first run compiles the kernels that it needs; the disk keeps them for the next."
+    yield table(
+        ("command", "time", "processor time"),
+        ((name, seconds(row["median_seconds"]), seconds(row["processor_seconds"])) for name, row in found.items()),
+    )
+    took = {name: row["median_seconds"] for name, row in found.items()}
+    beyond = took["fedpaq run"] - took["import torch"]
+    yield aims(
+        [
+            ("a run: at most 1.3 s beyond `import torch`", seconds(beyond), beyond <= 1.3),
+            ("theory: at most 5 s", seconds(took["fedpaq theory"]), took["fedpaq theory"] <= 5),
+            ("the first run: at most 15 s", seconds(took["first fedpaq run"]), took["first fedpaq run"] <= 15),
+        ]
+    )
+
+
 def gpu(results: Results) -> Iterable[str]:
     """Return the section of benchmarks/gpu.py."""
     whole, few, many = results["one_round"], results["few_clients"], results["many_clients"]
@@ -358,6 +410,8 @@ SECTIONS: dict[str, tuple[str, Callable[[Results], Iterable[str]]]] = {
     "simulation": ("Simulation on a CPU", simulation),
     "simulation_peers": ("Simulation in other frameworks", simulation_peers),
     "sweep": ("A sweep as one batch", sweep),
+    "company": ("In company", company),
+    "startup": ("Start-up", startup),
     "flipped_levels": ("Levels that differ between executors", flipped_levels),
     "gpu": ("On a GPU", gpu),
     "scaling": ("Scaling in n, r, p and ranks", scaling),
