@@ -121,7 +121,9 @@ def client_of(context: Context) -> int:
 
 def _warm_up(quantizer: Quantizer) -> None:
     """Make the numeric kernels ready: compiled at first use on a machine, when no deadline runs yet."""
-    codec.encode(quantizer.quantize(np.ones(2, np.float32), key=Key(seed=0)))
+    for size in (2, 785, 5000, 2**17):  # which kernels an update takes depends on its size
+        update = np.random.default_rng(size).standard_normal(size).astype(np.float32)
+        codec.encode(quantizer.quantize(update, key=Key(seed=0)))
 
 
 def _hand_over(message: Message, layout: Layout, asked: ConfigRecord, context: Context) -> tuple[dict[str, Any], int]:
