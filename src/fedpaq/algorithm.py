@@ -12,15 +12,11 @@ precision, divided by their number, added to x_k and rounded to float32. So the 
 processes and a deployment agree to the bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from fedpaq.arrays import Float32, Int64
 from fedpaq.clients import Executor, choose_executor, draw_participants, local_work
 from fedpaq.config import FedPAQConfig, require_same_shape
 from fedpaq.cost_model import CostModel
@@ -37,8 +33,6 @@ from fedpaq.run.state import RunState
 from fedpaq.server.aggregation import Aggregation, Mean
 from fedpaq.server.uplink import Uplink, choose_uplink
 from fedpaq.storage.atomic_file import StrPath
-
-Float32 = npt.NDArray[np.float32]
 
 
 def train(
@@ -139,16 +133,16 @@ class Played:
     """One round of some runs: what it led to and what travelled."""
 
     params: Any  # x_{k+1}: (runs, p), an array, or a tensor of the GPU that made it
-    participants: npt.NDArray[np.int64]  # S_k: (runs, r)
-    payload_bytes: npt.NDArray[np.int64]  # up, of all participants: (runs,)
-    download_bytes: npt.NDArray[np.int64]  # down, to each participant: (runs, r)
+    participants: Int64  # S_k: (runs, r)
+    payload_bytes: Int64  # up, of all participants: (runs,)
+    download_bytes: Int64  # down, to each participant: (runs, r)
 
 
 def play_round(
     problem: Problem,
     configs: Sequence[FedPAQConfig],
     k: int,
-    runs: npt.NDArray[np.int64],
+    runs: Int64,
     params: Any,
     executor: Executor,
     uplink: Uplink,

@@ -1,15 +1,13 @@
 """Sequential: one client after another with plain autograd. The twin to read, and the oracle."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedpaq.arrays import Float32
 from fedpaq.clients.steps import Optimizer, autocast
 from fedpaq.clients.work import LocalWork, local_work
 from fedpaq.config import FedPAQConfig, require_int
@@ -73,9 +71,7 @@ class private_randomness:
             self._fork.__exit__(None, None, None)
 
 
-def train_one_client(
-    problem: Problem, config: FedPAQConfig, *, round: int, client: int, params: Any
-) -> npt.NDArray[np.float32]:
+def train_one_client(problem: Problem, config: FedPAQConfig, *, round: int, client: int, params: Any) -> Float32:
     """Return x_{k,tau}^(i): ``client``'s params after its local steps from ``params``, (p,) float32.
 
     The draws are those of ``train`` in this round, so x_{k,tau}^(i) - params is, to the bit, the

@@ -12,17 +12,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedpaq.arrays import Float32, Int64, UInt64
 from fedpaq.config import FedPAQConfig
 from fedpaq.hardware.devices import BUDGET, to_tensor
 from fedpaq.kernels import cuda
 from fedpaq.problems import Partition, Problem
 from fedpaq.randomness import Key, Keys, minibatches, sample_without_replacement
 
-Int64 = npt.NDArray[np.int64]
 MEMORY_BUDGET = 2**27  # bytes of the host for the updates and messages alive at once; more costs page faults
 BYTES_A_COORDINATE = 6  # float32 update, int8 or int16 level
 LARGE = 2**20  # params: such a client keeps a GPU busy, and many at once only take memory
@@ -43,8 +42,8 @@ class LocalWork:
     params: Any  # (runs, p) float32 array or tensor
     run_of: Int64  # (jobs,)
     clients: Int64  # (jobs,)
-    seeds: npt.NDArray[np.uint64]  # (jobs,)
-    step_sizes: npt.NDArray[np.float32]  # (runs,)
+    seeds: UInt64  # (jobs,)
+    step_sizes: Float32  # (runs,)
     samples: Any  # (jobs, tau, B) sample numbers: int64 array, or tensor where the data is on a GPU
     round: int
     optimizer: str = "sgd"
@@ -89,7 +88,7 @@ def draw_participants(problem: Problem, configs: Sequence[FedPAQConfig], round: 
 
 
 def draw_samples(
-    partition: Partition, seeds: npt.NDArray[np.uint64], round: int, clients: Int64, local_steps: int, batch_size: int
+    partition: Partition, seeds: UInt64, round: int, clients: Int64, local_steps: int, batch_size: int
 ) -> Int64:
     """Draw each job's minibatches with replacement from its client's own data: (jobs, tau, B)."""
     sizes = partition.sizes(clients)
@@ -126,7 +125,7 @@ def local_work(
         )  # fmt: skip
 
 
-def samples_of(problem: Problem, shape: FedPAQConfig, seeds: npt.NDArray[np.uint64], round: int, clients: Int64) -> Any:
+def samples_of(problem: Problem, shape: FedPAQConfig, seeds: UInt64, round: int, clients: Int64) -> Any:
     """Return the sample numbers of each job's local steps where the data is: (jobs, tau, B)."""
     device, partition = problem.inputs.device, problem.partition
     if shape.batch_size is None:

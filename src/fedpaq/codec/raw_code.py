@@ -16,15 +16,11 @@ def raw_bytes(dimension: int) -> int:
 
 def pack(messages: Sequence[RawMessage]) -> list[tuple[int, bytes]]:
     """Return the content of each message."""
-    return [(RAW, _content(message)) for message in messages]
-
-
-def _content(message: RawMessage) -> bytes:
     with np.errstate(over="ignore"):
-        values = message.values.astype("<f4")
-    if not np.isfinite(values).all():
+        rows = [message.values.astype("<f4") for message in messages]
+    if not all(np.isfinite(values).all() for values in rows):
         raise ConfigError("message.values holds NaN or infinity; a payload carries finite numbers")
-    return values.tobytes()
+    return [(RAW, values.tobytes()) for values in rows]
 
 
 def unpack(header: Header) -> RawMessage:

@@ -5,16 +5,14 @@ target, unless it ``goes_on``. Their loss is watched on some samples only, the s
 them after every round would cost more than the training.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from fedpaq.algorithm import play_round
+from fedpaq.arrays import Bools, Float32, Float64
 from fedpaq.clients import choose_executor
 from fedpaq.downlink import Broadcast
 from fedpaq.hardware.devices import to_array
@@ -22,8 +20,6 @@ from fedpaq.planner.task import Task
 from fedpaq.server.aggregation import Mean
 from fedpaq.server.uplink import choose_uplink
 from fedpaq.theory.round_setting import RoundSetting
-
-Float64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -94,7 +90,7 @@ class Pilot:
         return self._losses
 
     @cached_property
-    def params(self) -> npt.NDArray[np.float32]:
+    def params(self) -> Float32:
         """x_k of every run (candidates, seeds, p); many pilots of a race never need it."""
         return self._broadcast.params.reshape(*self._losses.shape, -1).copy()
 
@@ -153,7 +149,7 @@ class Pilot:
             if candidate.alive:
                 self._record(row, candidate)
 
-    def _running(self) -> npt.NDArray[np.bool_]:
+    def _running(self) -> Bools:
         """Return which runs (candidates, seeds) are alive and not at the target, or go on from there."""
         alive = np.array([candidate.alive for candidate in self.candidates])
         return np.asarray(alive[:, None] & ((self._first == 0) | self._goes_on))

@@ -109,6 +109,7 @@ def test_a_setting_is_json_with_its_quantizer_by_text(quantizer):
         "batch_size": None,
         "levels": 4 if quantizer == LowPrecision(4) else 0,
         "quantizer": text_of(quantizer),
+        "downlink": "dense",
         "num_seeds": 4,
     }
 

@@ -101,12 +101,7 @@ class Check:
             "standard_error": self.standard_error.tolist(),
             "slope": None if self.slope is None else asdict(self.slope),
             "bounds": [
-                {
-                    "variant": bound.variant,
-                    "first_round": bound.first_round,
-                    "worst_ratio": bound.worst_ratio,
-                    "values": [None if np.isnan(value) else value for value in bound.values.tolist()],
-                }
+                {**vars(bound), "values": [None if np.isnan(value) else value for value in bound.values.tolist()]}
                 for bound in self.bounds
             ],
         }
