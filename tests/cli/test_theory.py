@@ -55,6 +55,25 @@ def test_a_theorem_whose_conditions_are_not_met_is_silent():
     assert "as stated: under" not in result.output
 
 
+MNIST = ["mnist-logistic", "-n", "10", "-r", "10", "-t", "2", "-s", "0", "--regularization", "4"]
+
+
+@pytest.mark.parametrize("partition", ["shared", "iid", "by-label"])
+def test_the_assumption_of_equal_clients_is_checked_and_no_printed_guarantee_is_violated(partition):
+    """Samples at every client, split, and sorted by label; two seeds."""
+    result = CliRunner().invoke(app, [*MNIST, "--partition", partition, "--measure", "2"], env={"COLUMNS": "80"})
+    assert result.exit_code == 0, result.output
+    words = " ".join(result.output.split())
+    assert "ABOVE" not in words and max(len(line) for line in result.output.splitlines()) <= 80
+    if partition == "shared":
+        assert "f_i = f: met; every client draws from the same samples." in words
+        assert words.count("under the bound") == 3 and "does not apply" not in words
+    else:
+        assert "f_i = f: not met." in words and "Theorems 1 and 2 say nothing about this problem" in words
+        assert words.count("does not apply") == 6 and "conditions not met f_i = f f_i = f f_i = f" in words
+        assert "For clients that differ: E||x - x*||^2 <= " in words and "heterogeneous: under the bound" in words
+
+
 @pytest.mark.parametrize(
     ("extra", "message"),
     [

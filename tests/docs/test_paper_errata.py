@@ -40,6 +40,42 @@ def test_a1_theorem_1_needs_equal_client_losses():
     assert sum(ends) / 2 == eta**2 / 2 > 0
 
 
+def test_a6_one_client_divides_by_zero():
+    """(n - r) / (n - 1) at n = r = 1; the package takes 0, as for any n = r."""
+    known = Assumptions(smoothness=2.0, strong_convexity=1.0, gradient_variance=1.0)
+    with pytest.raises(ZeroDivisionError):
+        F(1 - 1, 1 - 1)
+    bound = StronglyConvexBound(assumptions=known, num_clients=1, clients_per_round=1, local_steps=2)
+    assert bound.b1 == 0.0 and math.isfinite(bound.at(bound.first_round, 1.0))
+
+
+def test_b9_round_0_multiplies_the_error_exponentially_in_tau():
+    """x^2 L / 2 with mu = 1, exact gradients, eta_0 = 4 / mu: |1 - 4 L / mu|^tau after tau steps."""
+    for tau in (1, 2, 10):
+        x = F(1)
+        for _ in range(tau):
+            x -= 4 * 10 * x
+        assert x**2 == F(39) ** (2 * tau)
+    assert 10**31 < x**2 < 10**32
+
+
+def test_c7_no_tau_is_admitted_for_a_single_step_even_without_the_condition_on_t():
+    """The roots of the stated and the derived limit, and the corrected left side at tau = T = 1."""
+    for q, n, r in ((0.0, 10, 10), (1.0, 10, 5), (0.0, 1, 1)):
+        given = {
+            "assumptions": Assumptions(smoothness=1.0, gradient_variance=1.0, variance_bound=q),
+            "num_clients": n,
+            "clients_per_round": r,
+            "local_steps": 1,
+            "total_steps": 1,
+        }
+        for variant, divisor in (("as_stated", 8), ("as_derived", 4)):
+            bound = NonConvexBound(**given, variant=variant)
+            assert (math.sqrt(bound.b2**2 + 0.8) - bound.b2) / divisor < 1
+        exact = NonConvexBound(**given, variant="corrected")
+        assert exact._left_side(1) >= 1  # 1 + B2: admitted at most in the limit B2 = 0
+
+
 def test_a2_shared_quantizer_draws_break_lemma_3():
     """Q(u) = u (1 +- sqrt(q)) with one sign for all clients has the variance of one client, not 1/n of it."""
     updates, root_q = np.array([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0]]), 0.5

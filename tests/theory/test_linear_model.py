@@ -9,6 +9,7 @@ import pytest
 from torch import nn
 
 from fedpaq.problems import iid
+from fedpaq.theory import estimate
 from fedpaq.theory.full_loss import FullLoss, weigh_clients
 from fedpaq.theory.linear_model import linear_model
 from small_losses import make
@@ -36,6 +37,20 @@ def test_least_squares_have_one_curvature_and_slopes_without_end():
     assert found.floor == pytest.approx(0, abs=1e-4)  # labels 0 and 1 lie on the grid
 
 
+MANY = {"targets": np.arange(40, dtype=np.float32)[:, None] ** 1.5, "samples": 40, "partition": iid(40, 2)}
+
+
+def test_least_squares_with_a_target_of_its_own_for_every_sample_are_linear_too():
+    problem = make(**MANY)
+    found = linear_model(FullLoss(problem))
+    assert found.curvature == pytest.approx((2.0, 2.0)) and found.slope == math.inf
+    assert found.floor == pytest.approx(0, abs=1e-8)  # every target can be met on its own
+    np.testing.assert_allclose(found.spectrum, np.linalg.eigvalsh(gram_by_hand(problem))[[0, -1]], rtol=1e-9)
+    estimates = estimate(problem)
+    assert estimates.smoothness.certainty == estimates.strong_convexity.certainty == "exact"
+    assert estimates.smoothness.value == pytest.approx(2 * found.spectrum[1] + 0.3)
+
+
 class Cubed(nn.Module):
     """One output that is not affine in its parameters."""
 
@@ -51,7 +66,7 @@ NOT_LINEAR = {
     "a network": make(model=nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))),
     "a power": make(model=Cubed()),
     "two outputs": make(model=nn.Linear(2, 2), targets=np.zeros((6, 2), np.float32)),
-    "targets of many values": make(targets=np.arange(40, dtype=np.float32)[:, None], samples=40, partition=iid(40, 2)),
+    "targets of many values": make(nn.functional.smooth_l1_loss, **MANY),
 }
 
 

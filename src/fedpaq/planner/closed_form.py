@@ -6,11 +6,13 @@ the target is a mean squared gradient. The bounds are far above what runs take (
 seconds rank settings but do not predict times.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy.optimize
 
 from fedpaq import codec
 from fedpaq.config import require_int, require_positive
@@ -21,9 +23,10 @@ from fedpaq.theory import Assumptions, NonConvexBound, StronglyConvexBound
 from fedpaq.theory.round_setting import RoundSetting
 
 MOST_ROUNDS = 10**15
+MOST_SCALE, SCALES = 1e15, 12.0  # of the loss: so large that k0 does not depend on it, and the range that is searched
 LOOSENESS = (
     "In the checks of docs/theory.md the bounds are up to 100,000 times above the measured error: "
-    "use the order of these configurations, not their times."
+    "use the order of these configurations, not their times. The theorem assumes that all clients have the same loss."
 )
 
 
@@ -89,7 +92,7 @@ def _message_bits(setting: RoundSetting, dimension: int) -> int:
 
 
 def rounds_needed(inputs: TheoryInputs, setting: RoundSetting, target: float, batch_size: int) -> int:
-    """Return the least number of rounds whose bound, corrected, is at most ``target``."""
+    """Return the least number of rounds whose bound, corrected and at its best scale, is at most ``target``."""
     known = inputs.assumptions
     q = setting.quantizer.variance_bound(inputs.dimension)
     given: dict[str, Any] = {
@@ -101,15 +104,32 @@ def rounds_needed(inputs: TheoryInputs, setting: RoundSetting, target: float, ba
         "variant": "corrected",
     }
 
-    def convex_enough(rounds: int) -> bool:
-        bound = StronglyConvexBound(**given)
-        return known.smoothness / 2 * bound.at(bound.first_round + rounds, inputs.start) <= target
+    def convex_rounds(scale: float) -> int:
+        bound, weight = StronglyConvexBound(**given, loss_scale=scale), known.smoothness / 2
+        return _least(lambda rounds: weight * bound.at(bound.first_round + rounds, inputs.start) <= target)
 
     def stationary_enough(rounds: int) -> bool:
         bound = NonConvexBound(**given, total_steps=rounds * setting.local_steps)
         return bound.holds and bound.at(inputs.start) <= target
 
-    return _least(convex_enough if known.strong_convexity is not None else stationary_enough)
+    if known.strong_convexity is None:
+        return _least(stationary_enough)
+    return _least_over_scales(convex_rounds, StronglyConvexBound(**given))
+
+
+def _least_over_scales(rounds: Callable[[float], int], bound: StronglyConvexBound) -> int:
+    """Return the fewest rounds over the scale c of the loss: any c gives a valid bound (docs/paper-errata.md, B6).
+
+    A larger c lowers k0 until its other terms decide, and raises C2: the best is below that point. In between the
+    rounds fall and then rise.
+    """
+    least = replace(bound, loss_scale=MOST_SCALE).first_round / 4
+    mu = bound.assumptions.strong_convexity or 1.0
+    top = math.log(math.sqrt(4 * bound.num_clients / (least * bound.local_steps)) / mu)
+    found = scipy.optimize.minimize_scalar(
+        lambda log: rounds(math.exp(log)), bounds=(top - SCALES, top), method="bounded", options={"xatol": 0.01}
+    )
+    return min(int(found.fun), rounds(math.exp(top)), rounds(1.0))
 
 
 def _least(enough: Callable[[int], bool]) -> int:

@@ -2,6 +2,7 @@
 
 from fedpaq.theory.assumptions import Assumptions, Condition, Variant
 from fedpaq.theory.estimators import Estimate, Estimates, estimate
+from fedpaq.theory.heterogeneity import HeterogeneousBound
 from fedpaq.theory.non_convex import NonConvexBound, NonConvexStepSize
 from fedpaq.theory.strongly_convex import StronglyConvexBound, StronglyConvexStepSize
 
@@ -10,6 +11,7 @@ __all__ = [
     "Condition",
     "Estimate",
     "Estimates",
+    "HeterogeneousBound",
     "NonConvexBound",
     "NonConvexStepSize",
     "StronglyConvexBound",

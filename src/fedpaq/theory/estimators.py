@@ -20,12 +20,14 @@ from fedpaq.errors import ConfigError
 from fedpaq.problems import Problem
 from fedpaq.theory.assumptions import Assumptions
 from fedpaq.theory.full_loss import FullLoss
-from fedpaq.theory.linear_model import LinearModel, linear_model
+from fedpaq.theory.linear_model import LinearModel, client_smoothness, linear_model
 
 Certainty = Literal["exact", "bound", "local"]
 MOST_SAMPLES = 4096  # beyond this many, a variance is estimated from a random part of the gradients
 DESCENT_STEPS = 500
 DENSE_PARAMS = 64
+MOST_CLIENTS = 256  # beyond this many, heterogeneity is estimated from some of them
+FAR = 1e3
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Estimates:
     initial_gap: Estimate  # f(x_0) - f*
     initial_error: Estimate | None  # ||x_0 - x*||^2; None without a unique optimum
     optimum: Float64 | None  # x*, (p,)
+    heterogeneity: Estimate  # zeta^2, the mean over clients of ||grad f_i - grad f||^2; 0 where f_i = f
+    client_smoothness: Estimate | None  # the largest L_i; None where it is not known
 
     def assumptions(self, variance_bound: float = 0.0) -> Assumptions:
         """Return the constants of Assumptions 1 to 4, with the quantizer's q."""
@@ -58,13 +62,18 @@ class Estimates:
             strong_convexity=None if self.strong_convexity is None else self.strong_convexity.value,
         )
 
+    @property
+    def are_clients_equal(self) -> bool:
+        """Whether f_i = f, as both theorems assume."""
+        return self.heterogeneity.value <= 1e-12 * self.gradient_variance.value
+
 
 def estimate(problem: Problem, *, descent_steps: int = DESCENT_STEPS) -> Estimates:
     """Estimate the constants of ``problem``: exactly where it knows them or a formula exists."""
     full_loss = FullLoss(problem)
     start = np.asarray(problem.initial_params, np.float64)
     if problem.known is not None:
-        return _from_known(problem, full_loss.value(start), start)
+        return _from_known(full_loss, start)
     end = descend(full_loss, start, descent_steps)
     linear = linear_model(full_loss)
     if linear is None:
@@ -72,8 +81,30 @@ def estimate(problem: Problem, *, descent_steps: int = DESCENT_STEPS) -> Estimat
     return _from_formula(full_loss, linear, start, end)
 
 
-def _from_known(problem: Problem, initial_value: float, start: Float64) -> Estimates:
-    known = problem.known
+def measure_heterogeneity(full_loss: FullLoss, start: Float64, end: Float64) -> Estimate:
+    """Return the largest 1/n sum_i ||grad f_i - grad f||^2 of some points, near the run and far from it."""
+    partition = full_loss.problem.partition
+    sizes = partition.sizes()
+    if (sizes == sizes[0]).all():
+        held = np.sort(partition.indices.reshape(-1, sizes[0]), axis=1)
+        if (held == held[0]).all():
+            return Estimate(0.0, "exact", "every client draws from the same samples")
+    clients = np.arange(full_loss.problem.num_clients)
+    sampled = len(clients) > MOST_CLIENTS
+    if sampled:
+        clients = np.random.default_rng(0).choice(clients, MOST_CLIENTS, replace=False)
+    far = np.random.default_rng(1).normal(size=len(start))  # where a sigmoid has levelled off
+    points = [start, 0.5 * (start + end), end, end + FAR * far, end - FAR * far]
+    values = []
+    for point in points:
+        mean = full_loss.gradient(point)
+        values.append(np.mean([np.square(full_loss.client_gradient(point, i) - mean).sum() for i in clients.tolist()]))
+    of = f" from {MOST_CLIENTS} sampled clients" if sampled else ""
+    return Estimate(float(max(values)), "local", f"largest of {len(points)} points{of}")
+
+
+def _from_known(full_loss: FullLoss, start: Float64) -> Estimates:
+    known, initial_value = full_loss.problem.known, full_loss.value(start)
     assert known is not None  # the caller's branch
     source = "known by construction"
     return Estimates(
@@ -83,6 +114,8 @@ def _from_known(problem: Problem, initial_value: float, start: Float64) -> Estim
         initial_gap=Estimate(max(initial_value - known.minimum, 0.0), "exact", source),  # rounding
         initial_error=Estimate(float(np.square(start - known.optimum).sum()), "exact", source),
         optimum=known.optimum,
+        heterogeneity=measure_heterogeneity(full_loss, start, known.optimum),
+        client_smoothness=None,
     )
 
 
@@ -94,6 +127,8 @@ def _from_formula(full_loss: FullLoss, linear: LinearModel, start: Float64, end:
     smoothness = max(high, -low) * linear.spectrum[1] + weight
     convexity = max(low, 0.0) * linear.spectrum[0] + weight if low > -1e-9 else 0.0
     strong = convexity > 1e-9 * smoothness
+    differ = measure_heterogeneity(full_loss, start, end)
+    few = full_loss.problem.num_clients <= MOST_CLIENTS
     source = f"linear model: {linear.curvature[0]:.3g} <= l'' <= {linear.curvature[1]:.3g}"
     certainty: Certainty = "exact" if constant else "bound"
     if np.isfinite(linear.slope):
@@ -107,6 +142,10 @@ def _from_formula(full_loss: FullLoss, linear: LinearModel, start: Float64, end:
         initial_gap=_gap(full_loss, start, end, convexity if strong else None, linear.floor),
         initial_error=_distance(full_loss, start, end, convexity) if strong else None,
         optimum=end if strong else None,
+        heterogeneity=differ,
+        client_smoothness=Estimate(client_smoothness(full_loss, linear), certainty, source)
+        if few and differ.value
+        else None,
     )
 
 
@@ -124,6 +163,8 @@ def _from_points(full_loss: FullLoss, start: Float64, end: Float64) -> Estimates
         initial_gap=_gap(full_loss, start, end, None, None),
         initial_error=Estimate(float(np.square(start - end).sum()), "local", "descent") if strong else None,
         optimum=end if strong else None,
+        heterogeneity=measure_heterogeneity(full_loss, start, end),
+        client_smoothness=None,
     )
 
 

@@ -90,14 +90,22 @@ class FullLoss:
             block = per_sample(x, self._inputs[at].unsqueeze(1), self.targets[at].unsqueeze(1))
             yield block.detach().double().numpy()
 
-    def output_gradients(self, params: Float64) -> Iterator[Float64]:
-        """Yield the gradients at x of the model's one output, of every held sample: blocks (rows, p)."""
+    def client_gradient(self, params: Float64, client: int) -> Float64:
+        """Return grad f_i(x)."""
+        batch = self._cast(self.problem.partition.samples_of(client))
+        x = self._tensor(params).clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(self.problem.objective(x, *batch), x)
+        return gradient.double().numpy()  # type: ignore[no-any-return]
+
+    def output_gradients(self, params: Float64, client: int | None = None) -> Iterator[Float64]:
+        """Yield the gradients at x of the model's one output, of every held sample or a client's: blocks (rows, p)."""
 
         def output(x: Tensor, inputs: Tensor) -> Tensor:
             return self.problem.outputs(x, inputs).reshape(())
 
+        own = self._inputs if client is None else self._cast(self.problem.partition.samples_of(client))[0]
         rows = max(1, GRADIENT_BYTES // (8 * self.problem.dimension))
-        for inputs in torch.split(self._inputs.unsqueeze(1), rows):
+        for inputs in torch.split(own.unsqueeze(1), rows):
             each = self._tensor(params).repeat(len(inputs), 1).requires_grad_()  # params of its own for every sample
             (gradients,) = torch.autograd.grad(torch.func.vmap(output)(each, inputs).sum(), each)
             yield gradients.double().numpy()

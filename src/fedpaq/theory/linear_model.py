@@ -44,20 +44,57 @@ def linear_model(full_loss: FullLoss) -> LinearModel | None:
     """Return the problem as a linear model, or None if it is not one (or too large)."""
     problem = full_loss.problem
     labels, label_of = np.unique(full_loss.targets.numpy().reshape(full_loss.num_samples, -1), return_inverse=True)
-    if problem.dimension > MOST_PARAMS or len(labels) > MOST_LABELS or label_of.size != full_loss.num_samples:
+    if problem.dimension > MOST_PARAMS or label_of.size != full_loss.num_samples or not _is_affine(full_loss):
         return None
-    if not _is_affine(full_loss):
-        return None
-    ranges = [_derivative_ranges(full_loss, int(np.flatnonzero(label_of.ravel() == i)[0])) for i in range(len(labels))]
-    shares = np.bincount(label_of.ravel(), weights=full_loss.weights)
+    if len(labels) <= MOST_LABELS:
+        firsts = [int(np.flatnonzero(label_of.ravel() == label)[0]) for label in range(len(labels))]
+        ranges = [_derivative_ranges(full_loss, sample) for sample in firsts]
+        shares = np.bincount(label_of.ravel(), weights=full_loss.weights)
+        floor = float(sum(share * r.floor for share, r in zip(shares, ranges, strict=True)))
+        curvature = min(r.curvature[0] for r in ranges), max(r.curvature[1] for r in ranges)
+        slope = max(r.slope for r in ranges)
+    else:
+        parabola = _parabola(full_loss)
+        if parabola is None:
+            return None
+        (curvature, floor), slope = parabola, math.inf
     gram, mean_square = _gram(full_loss)
     return LinearModel(
-        curvature=(min(r.curvature[0] for r in ranges), max(r.curvature[1] for r in ranges)),
-        slope=max(r.slope for r in ranges),
-        floor=float(sum(share * r.floor for share, r in zip(shares, ranges, strict=True))),
-        spectrum=_ends_of_spectrum(gram),
-        mean_square=mean_square,
+        curvature=curvature, slope=slope, floor=floor, spectrum=_ends_of_spectrum(gram), mean_square=mean_square
     )
+
+
+def client_smoothness(full_loss: FullLoss, linear: LinearModel) -> float:
+    """Return the largest L_i: the smoothness of every client's f_i."""
+    largest = max(abs(curvature) for curvature in linear.curvature)
+    tops = []
+    for client in range(full_loss.problem.num_clients):
+        rows = np.concatenate(list(full_loss.output_gradients(np.zeros(full_loss.problem.dimension), client)))
+        tops.append(float(np.linalg.norm(rows, 2)) ** 2 / len(rows))
+    return largest * max(tops) + full_loss.problem.regularization
+
+
+def _parabola(full_loss: FullLoss) -> tuple[tuple[float, float], float] | None:
+    """Return l'' and the floor where l is the same parabola for every target, as in least squares; else None.
+
+    Targets may be all different. l'' is looked at for every sample, at outputs from -60 to 60.
+    """
+    shape = torch.as_tensor(full_loss.outputs(np.zeros(full_loss.problem.dimension))).shape[1:]
+
+    def loss(z: Tensor, target: Tensor) -> Tensor:
+        return full_loss.problem.loss(z.reshape(1, *shape), target.unsqueeze(0))
+
+    def over_samples(function: Any, z: float) -> Tensor:
+        outputs = torch.full((full_loss.num_samples,), z, dtype=torch.float64)
+        return torch.func.vmap(function)(outputs, full_loss.targets)  # type: ignore[no-any-return]
+
+    second = torch.func.grad(torch.func.grad(loss))
+    curvatures = torch.cat([over_samples(second, z) for z in np.linspace(-LARGEST_OUTPUT, LARGEST_OUTPUT, 9)])
+    low, high = float(curvatures.min()), float(curvatures.max())
+    if low <= 0 or high - low > 1e-9 * high:
+        return None
+    lowest = over_samples(loss, 0.0) - over_samples(torch.func.grad(loss), 0.0).square() / (2 * high)
+    return (low, high), float(full_loss.weights @ lowest.double().numpy())
 
 
 def _is_affine(full_loss: FullLoss) -> bool:

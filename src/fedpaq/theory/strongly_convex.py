@@ -139,6 +139,10 @@ class StronglyConvexBound(Theorem):
             self.c3 * (tau - 1) / steps**2,
         )
 
+    def curve(self, since: int, initial_error: float, rounds: int) -> list[float]:
+        """Return the bound after 0, 1, ..., ``rounds`` rounds from round ``since`` on, from its E||x_k - x*||^2."""
+        return [self.at(k, initial_error, since=since) for k in range(since, since + rounds + 1)]
+
     def at(self, round: int, initial_error: float, *, since: int | None = None) -> float:
         """Return the bound on E||x_k - x*||^2 for k = ``round`` >= k0; see ``terms_at``."""
         return sum(self.terms_at(round, initial_error, since=since))

@@ -12,6 +12,7 @@ STYLE = {
     "as_stated": ("tab:red", "--", "bound as stated"),
     "as_derived": ("tab:orange", ":", "bound as derived"),
     "corrected": ("tab:green", "-.", "bound corrected"),
+    "heterogeneous": ("tab:purple", (0, (3, 1, 1, 1)), "bound for clients that differ"),
 }
 LEFT_SIDE = {1: r"$E\,\|x_k - x^*\|^2$", 2: r"mean $E\,\|\nabla f(\bar x_{k,t})\|^2$"}
 RATE = {1: -1.0, 2: -0.5}

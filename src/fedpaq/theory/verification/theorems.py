@@ -1,7 +1,8 @@
 """Both theorems checked against runs: Theorem 1 over rounds, Theorem 2 over T."""
 
 from collections.abc import Sequence
-from typing import Any, get_args
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -9,11 +10,11 @@ from fedpaq.arrays import Float64
 from fedpaq.config import FedPAQConfig, require_int
 from fedpaq.errors import ConfigError
 from fedpaq.problems import Problem
-from fedpaq.theory import Estimates, NonConvexBound, StronglyConvexBound, Variant
+from fedpaq.theory import Estimates, HeterogeneousBound, NonConvexBound, StronglyConvexBound, Variant
+from fedpaq.theory.assumptions import VARIANTS
 from fedpaq.theory.verification.check import BoundCurve, Check, CheckSetting, fit_slope
 from fedpaq.theory.verification.measurement import mean_squared_gradients, squared_errors, with_seeds
 
-VARIANTS: tuple[Variant, ...] = get_args(Variant)
 POINTS = 60  # of a curve that is kept
 
 
@@ -24,8 +25,11 @@ def check_strongly_convex(
     *,
     num_rounds: int | None = None,
     from_first_round: bool = False,
+    covered_only: bool = False,
 ) -> Check:
     """Measure E||x_k - x*||^2 under Theorem 1's schedule, and the bounds on it.
+
+    Where the clients' losses differ, there is a fourth bound, which covers that; with ``covered_only`` it is alone.
 
     The paper's schedule runs ``num_rounds`` rounds (default: 4 k0) and each bound starts from the error
     measured at its k0. With ``from_first_round`` the schedule begins at k0 instead, where x_0 is
@@ -33,7 +37,13 @@ def check_strongly_convex(
     """
     if estimates.optimum is None:
         raise ConfigError(f"problem={problem.name!r} has no unique optimum; use check_non_convex")
-    bounds = [strongly_convex_bound(problem, estimates, setting, variant) for variant in VARIANTS]
+    beyond = heterogeneous_bound(problem, estimates, setting)
+    stated = [strongly_convex_bound(problem, estimates, setting, variant) for variant in VARIANTS]
+    if covered_only and not estimates.are_clients_equal:
+        stated = []
+    bounds: list[StronglyConvexBound | HeterogeneousBound] = [*stated, *([] if beyond is None else [beyond])]
+    if not bounds:
+        raise ConfigError(f"problem={problem.name!r}: clients' losses differ, and no bound is known that covers it")
     latest = max(bound.first_round for bound in bounds)
     start = latest if from_first_round else 0
     if num_rounds is None:
@@ -53,7 +63,11 @@ def check_strongly_convex(
 
 
 def _compare_errors(
-    problem: Problem, setting: CheckSetting, bounds: Sequence[StronglyConvexBound], errors: Float64, start: int
+    problem: Problem,
+    setting: CheckSetting,
+    bounds: Sequence[StronglyConvexBound | HeterogeneousBound],
+    errors: Float64,
+    start: int,
 ) -> Check:
     mean = errors.mean(axis=0)
     rounds = np.arange(start, start + errors.shape[1])
@@ -64,9 +78,7 @@ def _compare_errors(
     for bound in bounds:
         since = max(bound.first_round, start)
         values = np.full(len(rounds), np.nan)
-        values[since - start :] = [
-            bound.at(int(k), float(mean[since - start]), since=since) for k in rounds[since - start :]
-        ]
+        values[since - start :] = bound.curve(since, float(mean[since - start]), len(rounds) - 1 - (since - start))
         curves.append(
             BoundCurve(
                 variant=bound.variant,
@@ -108,7 +120,7 @@ def check_non_convex(
         )
         for bound in bounds:
             gap = estimates.initial_gap.value
-            curves[bound.variant].append(bound.at(gap) if bound.holds else float("nan"))
+            curves[bound.variant].append(bound.at(gap) if bound.holds and estimates.are_clients_equal else float("nan"))
     mean = gradients.mean(axis=0)
     return Check(
         theorem=2,
@@ -141,6 +153,15 @@ def strongly_convex_bound(
 ) -> StronglyConvexBound:
     """Return Theorem 1 for a problem and a setting."""
     return StronglyConvexBound(**_given(problem, estimates, setting), variant=variant)
+
+
+def heterogeneous_bound(problem: Problem, estimates: Estimates, setting: CheckSetting) -> HeterogeneousBound | None:
+    """Return the bound for clients whose losses differ; None where they do not, or their L_i are not known."""
+    if estimates.are_clients_equal or estimates.client_smoothness is None or estimates.strong_convexity is None:
+        return None
+    given = _given(problem, estimates, setting)
+    given["assumptions"] = replace(given["assumptions"], smoothness=estimates.client_smoothness.value)
+    return HeterogeneousBound(**given, heterogeneity=estimates.heterogeneity.value)
 
 
 def non_convex_bound(
