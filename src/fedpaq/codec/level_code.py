@@ -113,7 +113,7 @@ def suits_blocks(counts: Int64, dimension: int) -> Bools:
 def _kind(message: QuantizedMessage) -> tuple[Any, ...]:
     """Return what messages of one compiled call share; large ones would be copied for no gain and stay alone."""
     rows, alone = message.signed_levels, id(message) if message.dimension > 2**20 else None
-    return rows.shape, rows.dtype, message.norms.shape, message.levels, message.bucket_size, alone
+    return rows.shape, rows.dtype, np.shape(message.norms), message.levels, message.bucket_size, alone
 
 
 def _pack_batch(batch: QuantizedBatch) -> Packed:
