@@ -99,15 +99,12 @@ class LightNode(threading.Thread):
                     self._answer(*received, send, pull, push, confirm)
 
     def _answer(self, message: Any, tree: Any, send: Any, pull: Any, push: Any, confirm: Any) -> None:
-        from flwr.supercore.inflatable.inflatable_object import (
-            get_all_nested_objects,
-            get_object_tree,
-            iterate_object_tree,
-        )
+        from flwr.supercore.inflatable import inflatable_object as objects
+        from flwr.supercore.inflatable.inflatable_utils import pull_objects
 
         run = message.metadata.run_id
-        for each in iterate_object_tree(tree):  # the model, though nobody trains on it
-            pull(run, each.object_id)
+        ids = [each.object_id for each in objects.iterate_object_tree(tree)]
+        pull_objects(ids, partial(pull, run), max_concurrent_pulls=1)  # the model, though nobody trains on it
         confirm(run, message.metadata.message_id)
         content = RecordDict({protocol.RECORD: protocol.answer(client=self._number)})
         if message.metadata.group_id:  # a round
@@ -121,10 +118,10 @@ class LightNode(threading.Thread):
             )
         reply = Message(content, reply_to=message)
         reply.metadata.__dict__["_message_id"] = reply.object_id
-        wanted, session = send(reply, get_object_tree(reply), 0.0)
-        objects = get_all_nested_objects(reply)
+        wanted, session = send(reply, objects.get_object_tree(reply), 0.0)
+        parts = objects.get_all_nested_objects(reply)
         for object_id in wanted:
-            partial(push, run, session)(object_id, objects[object_id].deflate())
+            push(run, session, object_id, parts[object_id].deflate())
         self.answered += 1
 
 
