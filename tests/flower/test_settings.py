@@ -95,3 +95,12 @@ def test_a_run_begins_with_its_settings_and_how_to_go_on(tmp_path, caplog):
     )
     assert "p=4, 8 bytes of exact arrays, from round 1" in caplog.text
     assert f"run the app again as it is: it goes on from checkpoint={tmp_path / 'state'}" in caplog.text
+
+
+def test_a_round_without_uploads_asks_the_functions_nothing():
+    grid = quantizing(1)
+    grid.meddle = lambda _, reply: reply if "client" in reply.content.get("fedpaq", {}) else None
+    first = lambda replies, _: MetricRecord({"first": float(replies[0] is not None)})
+    strategy = FedPAQ(clients_per_round=1, train_metrics_aggr_fn=first, deadline=0.01, fraction_evaluate=0.0)
+    result = strategy.start(grid, record(w=np.zeros(4, np.float32)), num_rounds=1)
+    assert result.train_metrics_clientapp[1]["fedpaq-clients-late"] == 1

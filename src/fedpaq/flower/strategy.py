@@ -221,7 +221,8 @@ class FedPAQ(Strategy):
         pricing = None
         if self.cost_model is not None:
             pricing = Pricing(self.cost_model, self.gradients_per_client, self.seed)
-        reported = self.train_metrics_aggr_fn([upload.content for upload in closed.counted], self.weighted_by_key)
+        contents = [upload.content for upload in closed.counted]
+        reported = self.train_metrics_aggr_fn(contents, self.weighted_by_key) if contents else MetricRecord()
         record = record_of(closed, state.layout.dimension, reported, pricing)
         state.advance(record, params, exact)
         return state.record(), MetricRecord(record.metrics)
