@@ -58,16 +58,17 @@ def test_the_example_leaves_what_the_simulator_would_with_any_quantizer(text, ex
 
 
 @pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's own call
-def test_the_example_is_ready_for_the_hub():
+@pytest.mark.parametrize("folder", [EXAMPLE, EXAMPLE.parent / "flower-lora"], ids=lambda folder: folder.name)
+def test_an_example_is_ready_for_the_hub(folder):
     from flwr.cli.config_utils import load_and_validate
 
     publish = importlib.import_module("flwr.cli.app_cmd.publish")  # the package has a function of this name
-    config, warnings = load_and_validate(EXAMPLE / "pyproject.toml", check_module=False)
+    config, warnings = load_and_validate(folder / "pyproject.toml", check_module=False)
     app = config["tool"]["flwr"]["app"]
     assert (app["publisher"], app["fab-format-version"], app["flwr-version-target"]) == ("fedpaq", 1, "1.41.0")
     assert not warnings
-    publish._validate_app_name(EXAMPLE.name, "Flower App directory name")
+    publish._validate_app_name(folder.name, "Flower App directory name")
     publish._validate_description(config["project"]["description"])
-    files = publish._collect_file_paths(EXAMPLE)
+    files = publish._collect_file_paths(folder)
     publish._validate_files(files)
     assert {"LICENSE", "README.md", "client_app.py", "server_app.py"} <= {path.name for path in files}

@@ -1,0 +1,1 @@
+"""Low-rank adapters with Flower and FedPAQ."""
