@@ -39,10 +39,10 @@ PRICED = {"downlink_bandwidth": 1e7, "round_seconds": 5.0}
 GRID_SEEDS, SECOND_SEEDS, LAST_SEEDS, SCHEDULE_SEEDS = (
     range(200, 203),
     range(300, 324),
-    range(400, 464),
+    range(400, 448),
     range(5000, 5200),
 )
-SECOND = 10  # candidates of the grid that run again
+SECOND = 8  # candidates of the grid that run again
 
 Entry = tuple[RoundSetting, float]  # a setting and its step size
 
@@ -64,15 +64,15 @@ RATIOS = {
 }
 CASES = {
     "mnist-logistic": Case(
-        target=0.06,
+        target=0.045,
         space=SearchSpace(
-            local_steps=(1, 2, 5, 10, 20, 50),
+            local_steps=(1, 2, 5, 10, 20),
             clients_per_round=(5, 10, 25),
             quantizers=("low-precision:1", "low-precision:5", "none"),
             step_sizes=(0.1, 0.2, 0.4, 0.8, 1.6),
             refine=True,
         ),
-        max_steps=200,
+        max_steps=300,
         networks=RATIOS,
     ),
     "fashion-mlp": Case(

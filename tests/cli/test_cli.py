@@ -142,6 +142,8 @@ REFUSED = {
     ("run", "mnist-logistic", "--checkpoint", "c", "--checkpoint-every", "0"): "every=0",
     ("run", "mnist-logistic", "--log", "rounds.txt"): "log='rounds.txt' has an unknown form",
     ("reproduce", "mnits"): "did you mean 'mnist'",
+    ("reproduce", "mnist", "--downlink-bandwidth", "fast"): "downlink_bandwidth='fast' is not a rate",
+    ("reproduce", "mnist", "--round-seconds", "-1"): "round_seconds=-1",
     ("plan", "synthetic-quadratic"): "Missing option '--target-loss'",
     ("plan", *QUADRATIC, "--target-loss", "4", "--bandwidth", "1kbit/s", "-B", "0"): "batch_size=0",
     ("plan", *QUADRATIC, "--target-loss", "nan", "--ratio", "1"): "target_loss=nan",

@@ -123,3 +123,12 @@ def test_a_curve_of_another_format_is_refused_by_name():
     text = planted(PaperSetting(1, 5, 50), 0.9).to_json().replace("fedpaq-curve-1", "fedpaq-curve-0")
     with pytest.raises(ConfigError, match="'fedpaq-curve-0' is not 'fedpaq-curve-1'"):
         Curve.from_json(text)
+
+
+def test_downloads_and_rounds_are_charged_where_they_are_priced(mnist, curve):
+    """Dense models to r clients, and the fixed time, in every round."""
+    priced = fedpaq.CostModel.from_ratio(100, downlink_bandwidth=5e4, round_seconds=1000.0)
+    free, dear = (curve.axis("seconds", "payload", model) for model in (fedpaq.CostModel.from_ratio(100), priced))
+    clients = curve.settings.setting.clients_per_round
+    each = 8 * clients * fedpaq.codec.raw_bytes(curve.dimension) / 5e4 + 1000.0
+    np.testing.assert_allclose(dear - free, np.broadcast_to(each * np.arange(free.shape[1]), free.shape), rtol=1e-9)

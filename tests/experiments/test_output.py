@@ -10,6 +10,7 @@ import pytest
 
 from fedpaq.experiments import Output, judge
 from fedpaq.experiments.curve import curve_settings
+from fedpaq.experiments.output import PricedOutput
 from small_figure import MNIST, SMALL, planted
 
 
@@ -75,3 +76,18 @@ def test_a_damaged_curve_counts_as_absent(tmp_path, damage):
     path = output.save(SMALL, dataclasses.replace(planted(wanted.setting, 0.9), settings=wanted))
     path.write_text(damage(path.read_text()))
     assert output.load(SMALL, wanted) is None
+
+
+def test_a_priced_folder_judges_the_same_curves_on_a_dearer_network(tmp_path):
+    plain = stored(tmp_path, MNIST)
+    priced = PricedOutput(tmp_path, downlink_bandwidth=5e4, round_seconds=1e9)
+    ((figure, curves),) = priced.finished()
+    assert figure.cost_model == dataclasses.replace(MNIST.cost_model, downlink_bandwidth=5e4, round_seconds=1e9)
+    assert list(curves) == list(plain.finished()[0][1])
+    verdicts = {entry["claim"]: entry["judged"]["payload"]["verdict"] for entry in priced.save_summary()}
+    assert verdicts == {entry["claim"]: entry["judged"]["payload"]["verdict"] for entry in judge(figure, curves)}
+    seconds = [
+        next(iter(found.values())).axis("seconds", "payload", shown.cost_model)[0, 1]
+        for shown, found in (plain.finished()[0], (figure, curves))
+    ]
+    assert seconds[1] == pytest.approx(1e9, rel=0.1) and seconds[0] < 1e8

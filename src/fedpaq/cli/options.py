@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -139,6 +139,26 @@ def choose_cost_model(
         slow_share=slow_share,
         slow_factor=slow_factor,
     )
+
+
+def gradient_prices(
+    downlink_bandwidth: str | None, round_seconds: float, step_seconds: float | None, batch_size: int
+) -> dict[str, Any]:
+    """Return downlink and round seconds in units of one mean gradient, as a model made from a ratio has them.
+
+    >>> gradient_prices("10Mbit/s", 5.0, 0.05, 10)
+    {'downlink_bandwidth': 50000.0, 'round_seconds': 1000.0}
+    """
+    model = choose_cost_model(
+        ratio=1.0,
+        bandwidth=None,
+        batch_size=batch_size,
+        step_seconds=step_seconds,
+        downlink_bandwidth=downlink_bandwidth,
+        round_seconds=round_seconds,
+    )
+    gradient, down = model.shift + 1 / model.scale, model.downlink_bandwidth
+    return {"downlink_bandwidth": None if down is None else down * gradient, "round_seconds": round_seconds / gradient}
 
 
 def is_in_seconds(model: CostModel) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedpaq.cli.options import AsJson, DataDir
+from fedpaq.cli.options import AsJson, DataDir, DownlinkBandwidth, RoundSeconds, StepSeconds, gradient_prices
 from fedpaq.cli.printing import grouped, line, progress_bar, show
 from fedpaq.errors import DatasetError
 
@@ -28,6 +28,9 @@ def reproduce(
     data_dir: DataDir = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress, only the verdicts.")] = False,
     json: AsJson = False,
+    downlink_bandwidth: DownlinkBandwidth = None,
+    round_seconds: RoundSeconds = 0.0,
+    step_seconds: StepSeconds = None,
 ) -> None:
     """Run the figures of the paper on the real data and judge its claims.
 
@@ -43,14 +46,23 @@ def reproduce(
     The figure rates is not in the paper: on the problems of all five it compares the quantizer
     Rotated at four rates with s = 1, 5, 10 and float32, loss against bytes really uploaded.
 
+    --downlink-bandwidth and --round-seconds judge and draw the same curves on a network where downloads
+    and rounds take time as well; --step-seconds says how long a local step is, which is the unit.
+
     Example: fedpaq reproduce mnist
     """
     from fedpaq.experiments import Output, choose
+    from fedpaq.experiments.figures import BATCH_SIZE
+    from fedpaq.experiments.output import PricedOutput
 
     chosen = choose(figures or ["mnist"])
     folder = Output(output)
     is_new = not output.exists()
+    prices = gradient_prices(downlink_bandwidth, round_seconds, step_seconds, BATCH_SIZE)
     output.mkdir(parents=True, exist_ok=True)  # fails now, not after the first curve
+    if any(prices.values()):
+        folder = PricedOutput(**vars(folder), **prices)
+        chosen = [folder.price(figure) for figure in chosen]
     missing = _run_all(chosen, folder, data_dir, quiet or json)
     for problem in missing:
         typer.echo(f"fedpaq: error: {problem}", err=True)

@@ -114,7 +114,10 @@ class Curve:
             return bits
         if name not in AXES:
             raise unknown_name("axis", name, AXES)
-        return np.asarray(self.computation_seconds + bits / cost_model.bandwidth_for(self.dimension))
+        received = np.full(self.settings.setting.clients_per_round, codec.raw_bytes(self.dimension))
+        each = cost_model.download_seconds(received) + cost_model.round_seconds
+        sending = bits / cost_model.bandwidth_for(self.dimension) + each * np.arange(self.loss.shape[1])
+        return np.asarray(self.computation_seconds + sending)
 
     def to_json(self) -> str:
         """Return the curve as JSON, one line per run."""

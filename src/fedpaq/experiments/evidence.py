@@ -29,7 +29,7 @@ class Evidence:
 
     def times(self, measure: Measure, panel: str, first: str, seconds: list[str]) -> list[Ratio]:
         """Compare modelled times of curves of a panel with those of its curve ``first``."""
-        cost_model = CostModel.from_ratio(self.figure.ratio)
+        cost_model = self.figure.cost_model
         return [
             ratio
             for pair in self._pairs(panel, first, seconds)

@@ -8,6 +8,8 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fedpaq.cost_model import CostModel
+
 NUM_CLIENTS, TOTAL_STEPS, BATCH_SIZE = 50, 100, 10  # n, T, B
 LEVELS = (1, 5, 10, None)
 CLIENTS_PER_ROUND = (5, 10, 25, 50)
@@ -75,6 +77,8 @@ class Figure:
     ratio: float
     panels: tuple[Panel, ...]
     beside: str | None = None  # the figure whose curves it shares
+    downlink_bandwidth: float | None = None  # bits per mean gradient time; None, as in the paper: downloads are free
+    round_seconds: float = 0.0  # mean gradient times that every round takes on top
 
     @property
     def folder(self) -> str:
@@ -85,6 +89,12 @@ class Figure:
     def settings(self) -> tuple[PaperSetting, ...]:
         """Every distinct setting, in the order the panels need them."""
         return tuple(dict.fromkeys(s for panel in self.panels for s in panel.curves.values()))
+
+    @property
+    def cost_model(self) -> CostModel:
+        """How its time is modelled; the unit is one mean gradient."""
+        more = {"downlink_bandwidth": self.downlink_bandwidth, "round_seconds": self.round_seconds}
+        return CostModel.from_ratio(self.ratio, **more)
 
     def panel(self, name: str) -> Panel:
         """Return the panel called ``name``."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +99,18 @@ class Output:
     def _save_verdicts(self, name: str, verdicts: list[dict[str, Any]]) -> None:
         text = json.dumps(verdicts, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
         atomic_write(self.folder / name, text.encode())
+
+
+@dataclass(frozen=True)
+class PricedOutput(Output):
+    """The same folder on a network that also charges for downloads and rounds, in units of one mean gradient."""
+
+    downlink_bandwidth: float | None = None
+    round_seconds: float = 0.0
+
+    def price(self, figure: Figure) -> Figure:
+        """Return the figure under these prices; its curves are the same."""
+        return replace(figure, downlink_bandwidth=self.downlink_bandwidth, round_seconds=self.round_seconds)
+
+    def _finished(self, figures: Iterable[Figure]) -> list[tuple[Figure, Curves]]:
+        return super()._finished(map(self.price, figures))

@@ -90,7 +90,7 @@ def draw(figure: Figure, curves: Curves, accounting: str) -> Canvas:
     canvas = Canvas(figsize=(14, 4.1), layout="constrained")
     axes: Any = canvas.subplots(1, len(figure.panels))
     for axis, panel in zip(axes, figure.panels, strict=True):
-        _draw_panel(axis, panel, curves, CostModel.from_ratio(figure.ratio), accounting)
+        _draw_panel(axis, panel, curves, figure.cost_model, accounting)
     axes[0].set_ylabel("relative training loss  f(x_k) / f(x_0)")
     canvas.suptitle(
         f"{figure.title} [{figure.where}]: {COUNTED[accounting]}; mean and range of "

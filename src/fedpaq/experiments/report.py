@@ -38,7 +38,7 @@ def _figure(figure: Figure, curves: Curves) -> dict[str, Any]:
     return {
         **{name: getattr(figure, name) for name in ("name", "title", "where", "ratio")},
         "dimension": next(iter(curves.values())).dimension,
-        "panels": [_panel(panel, curves, CostModel.from_ratio(figure.ratio)) for panel in figure.panels],
+        "panels": [_panel(panel, curves, figure.cost_model) for panel in figure.panels],
     }
 
 

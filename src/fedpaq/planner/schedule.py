@@ -16,7 +16,7 @@ from fedpaq.planner.validation import Choice
 
 FIRST_SEED, MOST_RUNS, FEWEST_RUNS = 2000, 200, 40  # no other stage uses these seeds
 MOST_NUMBERS = 10**8  # params of all runs together, beyond which there are fewer runs
-SCREEN = 0.15  # below the wanted share of runs by this much, watched samples are enough
+SCREEN = 0.4  # below the wanted share of runs by this much, watched samples are enough
 NEAR = 0.05  # a round less is scheduled where that comes nearer to the wanted share and misses it by this at most
 PATIENCE = 4.0  # times the rounds of the slowest first hit
 
