@@ -4,18 +4,20 @@
 
 The loop (``eager_round``) is what people write: the module, torch.optim.SGD, one client after another. It
 quantizes with fedpaq's own kernels and the same keys, so both end in the same loss. Both run under PyTorch's
-default settings (convolutions may use TF32), and once more in strict float32. Writes models_gpu.json or
-models_cpu.json to the folder named by the environment variable OUT, else to benchmarks/results/.
+default settings (convolutions may use TF32), and once more in strict float32. Writes its part of models.json, that
+of a GPU or that of a CPU, to the folder named by the environment variable OUT, else to benchmarks/results/.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import itertools
 import json
 import os
 import statistics
+import sys
 import sysconfig
 import time
 import traceback
@@ -31,10 +33,11 @@ import fedpaq
 import resnet
 from fedpaq.clients import Captured, LocalWork, Sequential, draw_participants, local_work
 from fedpaq.hardware.devices import require_device
+from fedpaq.problems.relu_network import relu_network
 from fedpaq.server.aggregation import Mean
 from fedpaq.server.device_batch import device_batch
 from fedpaq.server.uplink import choose_uplink
-from measurement import RESULTS, machine
+from measurement import RESULTS, alternate, machine
 
 QUANTIZER = fedpaq.LowPrecision(levels=1)
 
@@ -223,7 +226,7 @@ def compare(
     times, loss = eager_run(problem, config)
     base = statistics.median(times[2:] or times)
     found: dict[str, Any] = {"eager": {"seconds": base, "loss": loss}}
-    if r == 10:
+    if not problem.inputs.is_cuda:
         found |= agreement(problem, r, batch, step_size)
     print(problem.name, f"r={r} eager {base:.4f}", json.dumps(found), flush=True)
     for name, options in {"auto": {}, **contenders}.items():
@@ -242,17 +245,20 @@ def compare(
 
 
 def agreement(problem: fedpaq.Problem, r: int, batch: int, step_size: float) -> dict[str, float]:
-    """Return how far losses lie apart after three rounds without quantization: of the loop, again, and of fedpaq.
+    """Return how far losses lie apart without quantization: of the loop, run twice, and of fedpaq.
 
-    With the default settings of cuDNN, whose sums have no fixed order, and with a fixed order.
+    On a GPU with the default settings of cuDNN, whose sums have no fixed order, and with a fixed order.
     """
-    plain, found = config_of(r, 3, batch, step_size), {}
+    found: dict[str, float] = {}
     before = torch.backends.cudnn.deterministic
-    for name, fixed in (("default", False), ("fixed order", True)):
+    settings = {"default": False, "fixed order": True} if problem.inputs.is_cuda else {"default": before}
+    for (name, fixed), rounds in itertools.product(settings.items(), (1, 3) if problem.inputs.is_cuda else (1,)):
         torch.backends.cudnn.deterministic = fixed
+        plain = config_of(r, rounds, batch, step_size)
         loop, again = (eager_run(problem, plain, fedpaq.Identity())[1] for _ in range(2))
         loss = fedpaq_run(problem, plain, quantizer=fedpaq.Identity())[1].final.loss
-        found |= {f"loop_to_itself, {name}": abs(loop - again), f"fedpaq_to_loop, {name}": abs(loop - loss)}
+        found[f"loop_to_itself, {name}, {rounds} rounds"] = abs(loop - again)
+        found[f"fedpaq_to_loop, {name}, {rounds} rounds"] = abs(loop - loss)
     torch.backends.cudnn.deterministic = before
     return found
 
@@ -349,6 +355,56 @@ def checks() -> dict[str, Any]:
     return found
 
 
+class OwnNetwork(nn.Module):
+    """The paper's network as most people would write it, for images."""
+
+    def __init__(self, layers: list[nn.Linear]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return one row of outputs per image."""
+        values = images.view(images.size(0), -1)
+        for layer in self.layers[:-1]:
+            values = nn.functional.relu(layer(values))
+        return self.layers[-1](values)
+
+
+def written_otherwise() -> dict[str, Any]:
+    """Time dense networks as fedpaq writes them, and as a subclass for images under a lambda for a loss."""
+    found = {}
+    logistic = fedpaq.problems.load("mnist-logistic", num_clients=50, seed=0)
+    network = relu_network((3072, 29, 29, 29, 29, 10))
+    images = image_problem(nn.Sequential(nn.Flatten(), network), "mlp-92k")
+    cases = {
+        "mnist-logistic": (logistic, logistic.inputs.view(-1, 1, 28, 28)),
+        "mlp-92k": (
+            fedpaq.Problem(
+                model=network, loss=images.loss, inputs=images.inputs.flatten(1), targets=images.targets,
+                partition=images.partition,
+            ),
+            images.inputs,
+        ),
+    }  # fmt: skip
+    for name, (plain, inputs) in cases.items():
+        linear = [layer for layer in plain.model.modules() if isinstance(layer, nn.Linear)]
+        loss = plain.loss
+        own = fedpaq.Problem(
+            model=OwnNetwork(linear), loss=lambda outputs, targets: loss(outputs, targets), inputs=inputs,  # noqa: B023
+            targets=plain.targets, partition=plain.partition, regularization=plain.regularization,
+        )  # fmt: skip
+        config = fedpaq.FedPAQConfig(clients_per_round=25, local_steps=5, total_steps=100, step_size=0.02)
+        runs = {
+            way: functools.partial(fedpaq.train, problem, config, quantizer=QUANTIZER, evaluate_every=0)
+            for way, problem in (("plain", plain), ("own", own))
+        }
+        same = bool((runs["plain"]().params == runs["own"]().params).all())
+        times = {way: statistics.median(each) for way, each in alternate(runs).items()}
+        found[name] = {**times, "ratio": times["own"] / times["plain"], "same bits": same}
+    print(json.dumps(found), flush=True)
+    return found
+
+
 def large(layers: int = 12, **sizes: int) -> dict[str, Any]:
     """Train the GPT-2-sized module with r = 8: seconds per round and peak memory."""
     torch.manual_seed(0)
@@ -407,11 +463,16 @@ GPU: dict[str, Callable[[], dict[str, Any]]] = {
         for r in (1, 10, 100)
     },
     "large": large,
+    "resnet agreement": lambda: agreement(on(resnet18_problem()), 10, 20, 0.005),
+    "resnet agreement, strict": lambda: strict(lambda: agreement(on(resnet18_problem()), 10, 20, 0.005)),
+    "transformer agreement": lambda: agreement(on(transformer_problem()), 10, 8, 0.05),
 }
+VMAP = {"vmap": {"executor": "vectorised"}}
 CPU: dict[str, Callable[[], dict[str, Any]]] = {
-    "small CNN": lambda: compare(image_problem(small_cnn(), "small-cnn"), 20, 0.02),
-    "ResNet-8": lambda: compare(image_problem(resnet8(), "resnet8"), 20, 0.02),
-    "transformer": lambda: compare(transformer_problem(width=128, layers=5, length=64), 20, 0.05),
+    "dense, written otherwise": written_otherwise,
+    "small CNN": lambda: compare(image_problem(small_cnn(), "small-cnn"), 20, 0.02, rounds=6, **VMAP),
+    "ResNet-8": lambda: compare(image_problem(resnet8(), "resnet8"), 20, 0.02, rounds=4),
+    "transformer": lambda: compare(transformer_problem(width=128, layers=5, length=64), 20, 0.05, rounds=4),
 }
 
 
@@ -423,8 +484,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="+")
     options = parser.parse_args()
     DEVICE = options.device
-    sections, name = (GPU, "models_gpu") if DEVICE == "cuda" else (CPU, "models_cpu")
-    folder = Path(os.environ.get("OUT", RESULTS))
+    sections = GPU if DEVICE == "cuda" else CPU
+    path = Path(os.environ.get("OUT", RESULTS)) / "models.json"
+    written = json.loads(path.read_text()) if path.exists() else {}
     results: dict[str, Any] = {"machine": machine()}
     for section in options.only or sections:
         began = time.perf_counter()
@@ -436,8 +498,11 @@ def main() -> None:
         print(f"== {section} ({time.perf_counter() - began:.1f} s)", flush=True)
         if DEVICE == "cuda":
             torch.cuda.empty_cache()
-        folder.mkdir(exist_ok=True)
-        (folder / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
+    if any("error" in found for found in results.values()):
+        sys.exit("models.json is left as it is: a section failed")
+    if DEVICE == "cuda":
+        written |= {"machine": results["machine"], "imports": {"gpu": torch.cuda.get_device_name()}}
+    path.write_text(json.dumps({"machine": results["machine"], **written, DEVICE: results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -241,6 +241,98 @@ def gpu(results: Results) -> Iterable[str]:
     )
 
 
+def models(results: Results) -> Iterable[str]:
+    """Return the section of benchmarks/models.py."""
+    on_gpu, on_cpu = results["cuda"], results["cpu"]
+    yield (
+        "One round of real models: tau = 5 local steps of r clients, quantized (s=1) and averaged, against a loop "
+        "written by hand: the module, torch.optim.SGD, one client after another, quantizing with the same kernels. "
+        "Both under PyTorch's default settings, where convolutions may use TF32; `strict` allows none."
+    )
+    names = {"resnet": "ResNet-18, p = 11,172,170, B = 20", "transformer": "transformer, p = 4,902,656, B = 8 x 128"}
+    cases = [(key, r, f"{key} r={r}") for key in names for r in (1, 10, 100)]
+    rows = [
+        (f"{names[key]}, r = {r}", *_model_row(on_gpu[section], on_gpu[section].get("bfloat16")))
+        for key, r, section in [*cases, ("resnet", "10, strict", "resnet strict")]
+    ]
+    header = ("model", "loop", "fedpaq", "times faster", "bfloat16", "times faster")
+    yield table(header, rows)
+    yield (
+        "Losses without quantization, how far apart. cuDNN adds in no fixed order unless told to: then the loop does "
+        "not equal itself either."
+    )
+    yield table(
+        ("", "loop to itself", "fedpaq to the loop"),
+        (
+            (
+                f"{model}, {order}, after {rounds}",
+                f"{found[f'loop_to_itself, {order}, {rounds} rounds']:.0e}",
+                f"{found[f'fedpaq_to_loop, {order}, {rounds} rounds']:.0e}",
+            )
+            for model, found in (
+                ("ResNet-18", on_gpu["resnet agreement"]),
+                ("ResNet-18 strict", on_gpu["resnet agreement, strict"]),
+                ("transformer", on_gpu["transformer agreement"]),
+            )
+            for order in ("default", "fixed order")
+            for rounds in (1, 3)
+        ),
+    )
+    large = on_gpu["large"]
+    yield f"A GPT-2-sized module with tied weights, p = {large['dimension']:,}, r = 8, tau = 5, B = 4 x 256."
+    yield table(
+        ("quantizer", "time per round", "peak memory"),
+        (
+            (name, seconds(large[name]["seconds"]), size(large[name]["peak_bytes"]))
+            for name in ("low-precision:1", "rotated:0.03")
+        ),
+    )
+    yield f"The same loop on a CPU, r = 10. {machine(on_cpu)}"
+    kinds = [name for name, found in on_cpu.items() if "auto" in found]
+    yield table(
+        ("model", "loop", "fedpaq", "times faster", "vmap"),
+        (
+            (name, *_model_row(on_cpu[name])[:3], seconds(vmap["seconds"]) if vmap else "-")
+            for name, vmap in ((name, on_cpu[name].get("vmap")) for name in kinds)
+        ),
+    )
+    yield "Dense networks as fedpaq writes them, and as a subclass for images under a lambda for a loss: the same bits."
+    yield table(
+        ("network", "plain", "written otherwise", "ratio"),
+        (
+            (name, seconds(row["plain"]), seconds(row["own"]), f"{row['ratio']:.2f}")
+            for name, row in on_cpu["dense, written otherwise"].items()
+        ),
+    )
+    resnet, transformer = on_gpu["resnet r=10"], on_gpu["transformer r=10"]
+    exact = on_gpu["resnet agreement, strict"]["fedpaq_to_loop, fixed order, 1 rounds"]
+    slowest = min(on_cpu[name]["auto"]["times_faster"] for name in kinds)
+    ratios = (resnet["auto"], transformer["auto"], resnet["bfloat16"], transformer["bfloat16"])
+    first, second, third, fourth = (found["times_faster"] for found in ratios)
+    without = on_gpu["resnet strict"]["auto"]["times_faster"]
+    yield aims(
+        [
+            ("ResNet-18 2.2 times faster than the loop, float32", f"{first:.1f}", first >= 2.2),
+            ("the same without TF32", f"{without:.1f}", without >= 2.2),
+            ("transformer 3.5 times faster, float32", f"{second:.1f}", second >= 3.5),
+            ("ResNet-18 4 times faster, bfloat16", f"{third:.1f}", third >= 4),
+            ("transformer 5 times faster, bfloat16", f"{fourth:.1f}", fourth >= 5),
+            ("equal losses to 1e-4, ResNet-18, strict, fixed order, one round", f"{exact:.0e}", exact <= 1e-4),
+            ("CPU: never slower than the loop by 5 %", f"{slowest:.2f}", slowest >= 0.95),
+        ]
+    )
+
+
+def _model_row(found: Results, mixed: Results | None = None) -> tuple[str, ...]:
+    row = (
+        seconds(found["eager"]["seconds"]),
+        seconds(found["auto"]["seconds"]),
+        f"{found['auto']['times_faster']:.1f}",
+    )
+    extra = ("-", "-") if mixed is None else (seconds(mixed["seconds"]), f"{mixed['times_faster']:.1f}")
+    return (*row, *extra)
+
+
 def scaling(results: Results) -> Iterable[str]:
     """Return the section of benchmarks/scaling.py."""
     if "clients" in results:
@@ -414,6 +506,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Results], Iterable[str]]]] = {
     "startup": ("Start-up", startup),
     "flipped_levels": ("Levels that differ between executors", flipped_levels),
     "gpu": ("On a GPU", gpu),
+    "models": ("Real models", models),
     "scaling": ("Scaling in n, r, p and ranks", scaling),
     "codec": ("The codec", codec),
     "rate_distortion": ("The rotated quantizer", rate_distortion),
