@@ -217,8 +217,8 @@ def side_by_side(device: torch.device, lanes: Sequence[Lane]) -> Iterator[None]:
     finally:
         for lane in lanes:
             lane.join()
-        if threads != torch.get_num_threads():
-            torch.set_num_threads(threads)
+        if device.type == "cpu" and len(lanes) > 1:
+            torch.set_num_threads(threads)  # of this thread, and of libraries that have one number for all
 
 
 def last_channels(view: Tensor) -> Tensor:
