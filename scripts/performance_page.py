@@ -301,7 +301,8 @@ def models(results: Results) -> Iterable[str]:
     if worked is not None:
         yield (
             f"A transformer of {worked['dimension']:,} parameters, {worked['clients']} clients, on "
-            f"{worked['machine']}: {worked['loop']:.2f} s of processor time by the loop, {worked['fedpaq']:.2f} s by fedpaq."
+            f"{worked['machine']}: {worked['loop']:.2f} s of processor time by the loop, "
+            f"{worked['fedpaq']:.2f} s by fedpaq."
         )
     yield "Dense networks as fedpaq writes them, and as a subclass for images under a lambda for a loss: the same bits."
     yield table(

@@ -31,6 +31,10 @@ def claims():
     least = min(row["payload_over_entropy"] for row in codec["real_sizes"])
     yield f"at most 1.02 x entropy + 24 bytes; down to {least:.2f} x on real updates"
     assert codec["missed"] == []
+    found = [results("models")["cuda"][f"{model} r=10"] for model in ("resnet", "transformer")]
+    plain, mixed = ([each[way]["times_faster"] for each in found] for way in ("auto", "bfloat16"))
+    yield "{:.1f} and {:.1f} times faster than a plain PyTorch loop".format(*plain)
+    yield "{:.1f} and {:.1f} in bfloat16".format(*mixed)
     peers = results("peer_codecs")
     ours, *others = (row["bits_per_coordinate"] for row in peers["codecs"].values())
     assert len(others) == 6
