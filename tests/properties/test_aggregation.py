@@ -13,7 +13,15 @@ from hypothesis.extra.numpy import arrays
 from fedpaq import Key, LowPrecision
 from fedpaq.errors import ConfigError
 from fedpaq.quantizers import QuantizedMessage, RawMessage
-from fedpaq.server.aggregation import AGGREGATIONS, ClippedMean, Mean, TrimmedMean, find_aggregation, norm_of
+from fedpaq.server.aggregation import (
+    AGGREGATIONS,
+    ClippedMean,
+    Mean,
+    TrimmedMean,
+    WeightedMean,
+    find_aggregation,
+    norm_of,
+)
 
 SERVERS = [Mean(), ClippedMean(), ClippedMean(max_norm=3.0), TrimmedMean(trim=0.25)]
 BY_NAME = {"argnames": "server", "argvalues": SERVERS, "ids": lambda server: server.name}
@@ -147,7 +155,7 @@ def test_a_norm_is_of_what_a_message_stands_for_not_of_what_it_claims():
 
 
 def test_names_are_distinct_and_lead_to_what_they_name():
-    assert [type(find_aggregation(name)) for name in AGGREGATIONS] == [Mean, ClippedMean, TrimmedMean]
+    assert [type(find_aggregation(name)) for name in AGGREGATIONS] == [Mean, WeightedMean, ClippedMean, TrimmedMean]
     names = [server.name for server in SERVERS]
     assert names == ["mean", "clipped mean (norm median)", "clipped mean (norm 3)", "trimmed mean (0.25)"]
 
@@ -157,9 +165,9 @@ def test_names_are_distinct_and_lead_to_what_they_name():
     [
         (
             lambda: find_aggregation("meen"),
-            r"^unknown aggregation 'meen'; known: mean, clipped, trimmed \(did you mean",
+            r"^unknown aggregation 'meen'; known: mean, weighted, clipped, trimmed \(did you mean",
         ),
-        (lambda: find_aggregation("krum"), "^unknown aggregation 'krum'; known: mean, clipped, trimmed$"),
+        (lambda: find_aggregation("krum"), "^unknown aggregation 'krum'; known: mean, weighted, clipped, trimmed$"),
         (lambda: TrimmedMean(trim=0.5), r"^trim=0.5 would leave nothing; choose a share in \(0, 0.5\)$"),
         (lambda: TrimmedMean(trim=True), "^trim=True is not a number; choose a finite number > 0$"),
         (lambda: ClippedMean(max_norm="1"), "^max_norm='1' is not a number; choose a finite number > 0$"),
