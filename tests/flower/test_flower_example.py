@@ -42,7 +42,7 @@ def test_the_example_leaves_what_the_simulator_would_with_any_quantizer(text, ex
         "log": "",
         "save": "",
     }
-    run_config["quantizer"] = text
+    run_config |= {"quantizer": text, "downlink": "dense"}
     result = tmp_path / "result.npz"
     run_config["result"] = str(result)
     grid = InProcessGrid(example["client_app"].app, 3, run_config=run_config)
