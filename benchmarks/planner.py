@@ -3,7 +3,7 @@
     python benchmarks/planner.py [mnist-logistic] [fashion-mlp]       fashion-mlp needs FEDPAQ_DATA
 
 Six networks per problem: three ratios of communication to computation, each as in the paper and with a downlink
-of 10 Mbit/s and 5 s per round on top; fashion-mlp has a seventh, 1 Mbit/s up, 10 Mbit/s down and 5 s per round.
+of 10 Mbit/s and 5 s per round on top; a seventh has 1 Mbit/s up, 10 Mbit/s down and 5 s per round.
 
 1. The grid plays every tau, r, quantizer, downlink and step size to the target, on a few seeds and the planner's
    watched samples. Its runs do not depend on the network.
@@ -62,6 +62,7 @@ RATIOS = {
     for more in ({}, PRICED)
     for ratio in (1, 100, 10_000)
 }
+NETWORKS = {**RATIOS, "1 Mbit/s up, down, 5 s": {"bandwidth": 1e6, **PRICED}}
 CASES = {
     "mnist-logistic": Case(
         target=0.045,
@@ -73,7 +74,7 @@ CASES = {
             refine=True,
         ),
         max_steps=300,
-        networks=RATIOS,
+        networks=NETWORKS,
     ),
     "fashion-mlp": Case(
         target=0.9,
@@ -86,7 +87,7 @@ CASES = {
             refine=True,
         ),
         max_steps=100,
-        networks={"1 Mbit/s up, down, 5 s": {"bandwidth": 1e6, **PRICED}, **RATIOS},
+        networks=NETWORKS,
     ),
 }
 

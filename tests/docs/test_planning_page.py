@@ -12,18 +12,19 @@ ROWS = json.loads((ROOT / "benchmarks" / "results" / "planner.json").read_text()
 PAGE = (ROOT / "docs" / "planning.md").read_text()
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['target_loss']}-{row['ratio']}")
-def test_the_pick_is_near_the_best_of_the_grid_at_a_fifth_of_its_cost(row):
-    assert row["over_best"] <= 1.15
-    assert row["share_of_steps"] <= 0.2
-    assert f"| {row['target_loss']} | {row['ratio']:,} | {row['grid_best']} | {row['pick']} |" in PAGE
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['problem']}-{row['network']}")
+def test_the_pick_is_near_the_best_of_the_grid_and_its_schedule_is_met(row):
+    assert row["over_best"] <= 1.1
+    # 200 runs have a standard error of 2 %; whole rounds may overshoot, which the round before must then show.
+    assert 0.85 <= row["share_at_target"] <= 0.95 or row["share_before"] < 0.5
+    assert f"| {row['problem']} | {row['network']} | {row['grid_best']} | {row['pick']} |" in PAGE
 
 
-def test_the_pick_follows_the_network():
+@pytest.mark.parametrize("problem", sorted({row["problem"] for row in ROWS}))
+def test_the_pick_follows_the_network(problem):
     """Dearer uploads, more local steps."""
-    for target in {row["target_loss"] for row in ROWS}:
-        picks = {row["ratio"]: row["pick"] for row in ROWS if row["target_loss"] == target}
-        assert set(picks) == {1, 100, 10_000}
-        local_steps = [int(picks[ratio].split(",")[0].removeprefix("tau=")) for ratio in sorted(picks)]
-        assert local_steps == sorted(local_steps)
-        assert local_steps[0] < local_steps[-1]
+    picks = {row["network"]: row["pick"] for row in ROWS if row["problem"] == problem}
+    for more in ("", ", down, 5 s"):
+        names = [f"ratio {ratio}{more}" for ratio in ("1", "100", "10,000")]
+        steps = [int(picks[name].split(",")[0].removeprefix("tau=")) for name in names]
+        assert steps == sorted(steps)

@@ -79,6 +79,7 @@ def test_times_within_two_standard_errors_are_a_tie():
     assert choice_with(11.0, spread=2.1).is_tied_with(fast)
     assert not choice_with(11.0, spread=1.8).is_tied_with(fast)
     assert fast.is_tied_with(fast)
+    assert choice_with(10.09).is_tied_with(fast) and not choice_with(10.11).is_tied_with(fast)  # 1 %
 
 
 def test_a_tie_is_broken_towards_fewer_bytes_then_fewer_clients():

@@ -188,7 +188,7 @@ def _tables(found: Plan, in_gradient_times: bool, compared: bool, command: str) 
     yield (
         f"[dim]Means of {len(pick.runs)} runs up to the first round at the target; ± is the standard error of the "
         "time."
-        + (" Tied: at most two standard errors from the fastest; the pick sends fewer bytes." if tied else "")
+        + (" Tied: at most two standard errors, or 1 %, from the fastest; the pick sends fewer bytes." if tied else "")
         + "[/dim]"
     )
     yield (

@@ -60,7 +60,7 @@ class Plan:
 
     @property
     def tied(self) -> list[Choice]:
-        """The runners-up whose time differs from the fastest's by at most two standard errors."""
+        """The runners-up whose time differs from the fastest's by at most two standard errors, or 1 %."""
         fastest = min((self.pick, *self.runners_up), key=lambda choice: choice.seconds)
         return [choice for choice in self.runners_up if choice is fastest or choice.is_tied_with(fastest)]
 

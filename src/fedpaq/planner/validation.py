@@ -27,7 +27,7 @@ FIRST_SETTINGS, LAST_SETTINGS = 12, 6
 REFINED = 4  # settings of which other rates are tried as well
 NEIGHBOURS = (0.5, 2**-0.5, 1.0, 2**0.5)  # times the race's step size, which is often large and lucky
 CONFIDENCE = 0.9  # of the interval for a single run
-TIE = 2.0  # standard errors
+TIE, SAME = 2.0, 0.01  # standard errors; share of the time, also where all runs take equally many rounds
 MOST_SLOWER = 1.05  # times the fastest, up to which a tie is broken towards fewer bytes
 
 
@@ -60,10 +60,10 @@ class Choice:
         return float(np.std(self.runs, ddof=1) / math.sqrt(len(self.runs)))
 
     def is_tied_with(self, other: Choice) -> bool:
-        """Return whether the mean times differ by at most two standard errors of that difference, seed by seed."""
+        """Return whether the mean times differ by two standard errors, taken seed by seed, or 1 %, or less."""
         differences = np.subtract(self.runs, other.runs)
         error = differences.std(ddof=1) / math.sqrt(len(differences))
-        return bool(abs(differences.mean()) <= TIE * error)
+        return bool(abs(differences.mean()) <= max(TIE * error, SAME * other.seconds))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
