@@ -17,7 +17,7 @@ from fedpaq.errors import DatasetError
 if TYPE_CHECKING:
     from fedpaq.experiments import Figure, Output, PaperSetting
 
-COLOURS = {"holds": "green", "does not hold": "red", "undecided": "yellow"}
+COLOURS = {"holds": "green", "does not hold": "red", "tie": "yellow", "undecided": "yellow"}
 
 
 def reproduce(
@@ -26,6 +26,7 @@ def reproduce(
         Path, typer.Option("--output", "-o", help="Folder of curves, plots and report; continued if it exists.")
     ] = Path("reproduction"),
     data_dir: DataDir = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda: where the runs take place.")] = "cpu",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress, only the verdicts.")] = False,
     json: AsJson = False,
     downlink_bandwidth: DownlinkBandwidth = None,
@@ -56,7 +57,7 @@ def reproduce(
     from fedpaq.experiments.output import PricedOutput
 
     chosen = choose(figures or ["mnist"])
-    folder = Output(output)
+    folder = Output(output, device)
     is_new = not output.exists()
     prices = gradient_prices(downlink_bandwidth, round_seconds, step_seconds, BATCH_SIZE)
     output.mkdir(parents=True, exist_ok=True)  # fails now, not after the first curve
@@ -86,7 +87,8 @@ def _run_all(chosen: list[Figure], folder: Output, data_dir: Path | None, quiet:
         for figure in chosen:
             update(description=figure.name)
             try:
-                curves = run_figure(figure, folder, data_dir=data_dir, progress=_shown(update, figure, quiet))
+                shown = _shown(update, figure, quiet)
+                curves = run_figure(figure, folder, data_dir=data_dir, progress=shown)
             except DatasetError as error:
                 missing.append(f"{figure.name} was not run: {error}")
                 del work[figure.name]
@@ -117,7 +119,7 @@ def _work(chosen: list[Figure], folder: Output) -> dict[str, float]:
 
     work, counted = {}, set[Path]()
     for figure in chosen:
-        missing = {folder.path(figure, settings): settings for settings in curve_settings(figure)}
+        missing = {folder.path(figure, settings): settings for settings in curve_settings(figure, folder.device)}
         missing = {
             path: settings for path, settings in missing.items() if path not in counted and not os.path.exists(path)
         }

@@ -18,7 +18,7 @@ from fedpaq.kernels import numba as compiled
 from fedpaq.problems import Problem
 from fedpaq.problems.dense_network import CROSS_ENTROPY, LOGISTIC, SQUARED
 
-_LOSS_CODE = {CROSS_ENTROPY: 0, LOGISTIC: 1, SQUARED: 2}
+LOSS_CODE = {CROSS_ENTROPY: 0, LOGISTIC: 1, SQUARED: 2}
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Dense:
                 np.zeros((1, 1), np.float32) if labels else targets.numpy(),
                 np.array(network.widths, np.int64),
                 problem.regularization,
-                _LOSS_CODE[network.loss],
+                LOSS_CODE[network.loss],
                 updates,
             )
         return updates

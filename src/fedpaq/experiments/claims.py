@@ -1,20 +1,20 @@
 """Claims: every empirical sentence of Section 5 and the supplement, with the criterion that judges it.
 
-The criteria were fixed before any curve was run. A claim about time is judged under both counts of
+The criteria were fixed before any curve was run. A claim about time is judged under all three counts of
 uploaded bits; a claim about accuracy after T steps does not depend on the count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from fedpaq.experiments import evidence
 from fedpaq.experiments.curve import ACCOUNTINGS, Curves
 from fedpaq.experiments.evidence import Evidence
-from fedpaq.experiments.figures import FIGURES, Figure
-from fedpaq.experiments.judging import Finding, Ratio
+from fedpaq.experiments.figures import FIGURES, Figure, PaperSetting
+from fedpaq.experiments.judging import TIED, UNDECIDED, Finding, Ratio
 
 ALL = tuple(FIGURES)
 NETWORKS = tuple(name for name in FIGURES if name != "mnist")
@@ -31,7 +31,7 @@ class Claim:
     figures: tuple[str, ...]
     criterion: str
     judge: Callable[[Evidence], Finding]
-    needs_time: bool = True  # False: the verdict is the same under both counts
+    needs_time: bool = True  # False: the verdict is the same under all counts
 
 
 _COST = (
@@ -201,15 +201,28 @@ def judge(
     ]
 
 
+def open_settings(figure: Figure, curves: Curves) -> set[PaperSetting]:
+    """Return the settings whose curves need more seeds to settle a claim about the figure under some count."""
+    return {
+        setting
+        for claim in CLAIMS
+        if figure.name in claim.figures
+        for accounting in ACCOUNTINGS
+        for ratio in claim.judge(Evidence(figure, curves, accounting)).unsettled
+        for setting in ratio.curves
+    }
+
+
 def _judged(claim: Claim, seen: Evidence) -> dict[str, Any]:
     finding = claim.judge(seen)
+    is_tie_of_the_sixth = finding.verdict == TIED and seen.figure.beside is not None  # whose claims know no ties
     return {
-        "verdict": finding.verdict,
+        "verdict": UNDECIDED if is_tie_of_the_sixth else finding.verdict,
         "decisive": None if finding.decisive is None else _numbers(finding.decisive),
         "ratios": [_numbers(ratio) for ratio in finding.ratios],
     }
 
 
 def _numbers(ratio: Ratio) -> dict[str, Any]:
-    values = asdict(ratio)
-    return {key: value if key == "what" else float(f"{value:.4g}") for key, value in values.items()}
+    numbers = {name: float(f"{getattr(ratio, name):.4g}") for name in ("value", "low", "high")}
+    return {"what": ratio.what, **numbers} | ({"at": ratio.at} if ratio.at else {})

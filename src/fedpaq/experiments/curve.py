@@ -1,7 +1,7 @@
-"""Curve: one tuned setting on five seeds. All its axes follow from what each round cost.
+"""Curve: one tuned setting on some seeds. All its axes follow from what each round cost.
 
 A run keeps, per round, the loss, the bytes really uploaded and the seconds of computation. Modelled
-time under either count of bits is  computation + bits / bandwidth,  so one run serves them all.
+time under each count of bits is  computation + bits / bandwidth,  so one run serves them all.
 Numbers have six digits, on the disk and in memory: a curve read back is the curve that was run.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,12 @@ from fedpaq.experiments.figures import BATCH_SIZE, NUM_CLIENTS, TOTAL_STEPS, Fig
 
 Float64 = npt.NDArray[np.float64]
 FORMAT = "fedpaq-curve-1"
-ACCOUNTINGS = ("payload", "fixed-width")
+ACCOUNTINGS = ("payload", "elias", "fixed-width")
 AXES = ("seconds", "rounds", "bits")
 PROBLEM_SEED = 0  # one partition and one x_0, shared by all curves of a figure
-SEEDS = (0, 1, 2, 3, 4)
+SEEDS = (0, 1, 2, 3, 4)  # of the sixth figure
+SEEDS_AT_ONCE, MOST_SEEDS = 10, 40  # of a network's curve: added until its rows are decided
+MORE_SEEDS_AT_ONCE, MOST_MORE_SEEDS = 30, 90  # where a run takes milliseconds; below the tuning seeds
 TUNING_SEEDS = (100, 101, 102)
 MORE_TUNING_SEEDS = tuple(range(100, 110))  # where a run takes milliseconds
 COARSE = (4.0**-3, 4.0**-2, 4.0**-1)  # widened where the best lies at an end
@@ -39,7 +41,7 @@ class CurveSettings:
 
     problem: str
     setting: PaperSetting
-    seeds: tuple[int, ...] = SEEDS
+    seeds: tuple[int, ...] = SEEDS  # all that it may have, in their order
     tuning_seeds: tuple[int, ...] = TUNING_SEEDS
     coarse_seeds: int = 2  # of the tuning seeds, the first that the coarse grid runs on
     coarse: tuple[float, ...] = COARSE
@@ -50,6 +52,9 @@ class CurveSettings:
     batch_size: int = BATCH_SIZE
     problem_seed: int = PROBLEM_SEED
     version: str = __version__
+    seeds_at_once: int | None = None  # None: all of them
+    rule: str = "area"  # what the step size minimises; see ``tuning``
+    device: str = "cpu"
 
     @property
     def key(self) -> str:
@@ -59,8 +64,15 @@ class CurveSettings:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The fields as JSON has them."""
-        return {**asdict(self), "setting": self.setting.values}
+        """The fields as JSON has them; what was added later is left out where it says nothing."""
+        later = {"seeds_at_once": None, "rule": "area", "device": "cpu"}
+        values = {name: value for name, value in asdict(self).items() if name not in later or value != later[name]}
+        return {**values, "setting": self.setting.values}
+
+    @property
+    def first_seeds(self) -> int:
+        """How many seeds a curve begins with."""
+        return self.seeds_at_once or len(self.seeds)
 
     @property
     def num_rounds(self) -> int:
@@ -68,15 +80,19 @@ class CurveSettings:
         return self.total_steps // self.setting.local_steps
 
 
-def curve_settings(figure: Figure) -> list[CurveSettings]:
-    """Return what each curve of the figure depends on."""
-    seeds = MORE_TUNING_SEEDS if figure.folder == "mnist" else TUNING_SEEDS
-    return [CurveSettings(figure.problem, setting, tuning_seeds=seeds) for setting in figure.settings]
+def curve_settings(figure: Figure, device: str = "cpu") -> list[CurveSettings]:
+    """Return what each curve of the figure depends on; the sixth figure keeps the rule it was fixed with."""
+    is_quick = figure.folder == "mnist"
+    common: dict[str, Any] = {"tuning_seeds": MORE_TUNING_SEEDS if is_quick else TUNING_SEEDS, "device": device}
+    if figure.beside is None:
+        most, at_once = (MOST_MORE_SEEDS, MORE_SEEDS_AT_ONCE) if is_quick else (MOST_SEEDS, SEEDS_AT_ONCE)
+        common |= {"seeds": tuple(range(most)), "seeds_at_once": at_once, "rule": "held"}
+    return [CurveSettings(figure.problem, setting, **common) for setting in figure.settings]
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A finished curve; arrays are (seeds, K + 1), entry k after k rounds."""
+    """A finished curve; arrays are (seeds, K + 1), entry k after k rounds: of the first seeds of its settings."""
 
     settings: CurveSettings
     dimension: int
@@ -86,6 +102,17 @@ class Curve:
     accuracy: Float64
     payload_bytes: npt.NDArray[np.int64]
     computation_seconds: Float64
+
+    @property
+    def num_seeds(self) -> int:
+        """How many seeds were run."""
+        return len(self.loss)
+
+    def first(self, seeds: int) -> Curve:
+        """Return the curve of its first seeds alone."""
+        names = ("loss", "accuracy", "payload_bytes", "computation_seconds")
+        arrays: dict[str, Any] = {name: getattr(self, name)[:seeds] for name in names}
+        return replace(self, **arrays)
 
     @property
     def relative_loss(self) -> Float64:
@@ -100,7 +127,7 @@ class Curve:
             raise unknown_name("accounting", accounting, ACCOUNTINGS)
         setting = self.settings.setting
         if setting.other is not None:
-            raise ConfigError(f"{setting.quantizer} has no fixed width; count its payload")
+            raise ConfigError(f"{setting.quantizer} has no {accounting} count; count its payload")
         each = codec.message_bits(self.dimension, setting.levels, accounting=accounting)
         per_round = setting.clients_per_round * each
         return np.broadcast_to(per_round * np.arange(self.loss.shape[1], dtype=float), self.loss.shape)
@@ -144,7 +171,7 @@ class Curve:
                 },
                 allow_nan=False,
             )
-            for row, seed in enumerate(self.settings.seeds)
+            for row, seed in enumerate(self.settings.seeds[: self.num_seeds])
         ]
 
     @classmethod

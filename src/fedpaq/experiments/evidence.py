@@ -39,7 +39,9 @@ class Evidence:
     def _pairs(self, panel: str, first: str, seconds: list[str]) -> Iterator[Pair]:
         settings = self.figure.panel(panel).curves
         for second in seconds:
-            yield self.curves[settings[first]], self.curves[settings[second]], (first, second)
+            pair = self.curves[settings[first]], self.curves[settings[second]]
+            seeds = min(curve.num_seeds for curve in pair)  # those that both have
+            yield pair[0].first(seeds), pair[1].first(seeds), (first, second)
 
 
 def quantizing_costs(evidence: Evidence) -> Finding:

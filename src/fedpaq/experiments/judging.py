@@ -1,11 +1,15 @@
-"""Judging: the statistics behind a verdict, fixed before any curve was run.
+"""Judging: the statistics behind a verdict.
 
 Two curves are compared at their common loss levels. With f_0 the initial loss and f_low the lowest
 loss that every run of both curves reaches, the levels are  f_0 (f_low / f_0)^(j/5),  j = 1..5. The
 time to a level is that of the first round whose loss is at or below it: between rounds the server
 has no model. Seeds are paired, since runs with one seed share each client's computation times and,
-where r agrees, the clients drawn; a ratio's interval is Student's t on the log ratios of the five
-seeds, at 95 %.
+where r agrees, the clients drawn; a ratio's interval is Student's t on the log ratios of the
+seeds that both curves have, at 95 %. These were fixed before any curve was run.
+
+A ratio is open while its interval holds the threshold that decides. A claim that is undecided with all its open
+ratios within 3 % of 1, or of the threshold, is a tie. Curves of a claim that is undecided, or a tie by ratios with
+an interval beyond 5 %, get more seeds while there are more.
 """
 
 from __future__ import annotations
@@ -18,12 +22,14 @@ import numpy.typing as npt
 
 from fedpaq.cost_model import CostModel
 from fedpaq.experiments.curve import Curve
+from fedpaq.experiments.figures import PaperSetting
 
 Float64 = npt.NDArray[np.float64]
 NUM_LEVELS = 5
 CONFIDENCE = 0.95
 TIE = 1.05  # times within 5 % of each other count as tied
-HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
+NEAR = 1.03  # an open ratio that close is a tie
+HOLDS, FAILS, TIED, UNDECIDED = "holds", "does not hold", "tie", "undecided"
 
 
 @dataclass(frozen=True)
@@ -34,9 +40,21 @@ class Ratio:
     value: float
     low: float
     high: float
+    at: str = ""  # the level, where it is the time to one
+    curves: tuple[PaperSetting, ...] = ()  # the two
+
+    def is_near(self, threshold: float) -> bool:
+        """Tell whether the ratio is within 3 % of 1 or of the threshold."""
+        return any(abs(np.log(self.value / other)) <= np.log(NEAR) for other in (1.0, threshold))
+
+    def is_rough(self, threshold: float) -> bool:
+        """Tell whether the interval reaches beyond 5 % around 1 and the threshold."""
+        return self.low < min(1.0, threshold) / TIE or self.high > max(1.0, threshold) * TIE
 
 
-def paired_ratio(what: str, first: Float64, second: Float64) -> Ratio:
+def paired_ratio(
+    what: str, first: Float64, second: Float64, *, at: str = "", curves: Sequence[Curve] = ()
+) -> Ratio:
     """Return the geometric mean over seeds of second / first with its interval: arrays (seeds,)."""
     from scipy import stats
 
@@ -46,7 +64,7 @@ def paired_ratio(what: str, first: Float64, second: Float64) -> Ratio:
     if count > 1:
         half = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)) * logs.std(ddof=1) / np.sqrt(count)
     low, value, high = np.exp([mean - half, mean, mean + half]).tolist()
-    return Ratio(what, value, low, high)
+    return Ratio(what, value, low, high, at, tuple(curve.settings.setting for curve in curves))
 
 
 def common_levels(first: Curve, second: Curve) -> Float64:
@@ -71,10 +89,10 @@ def times_at_levels(
 ) -> list[Ratio]:
     """Return, level by level, how many times longer the second curve takes than the first."""
     ratios = []
-    for level in common_levels(first, second):
+    for number, level in enumerate(common_levels(first, second), start=1):
         times = [time_to(curve, float(level), accounting, cost_model) for curve in (first, second)]
-        what = f"time of {names[1]} / {names[0]} to loss {level:.3g}"
-        ratios.append(paired_ratio(what, *times))
+        at = f"level {number} of {NUM_LEVELS}, loss {level:.3g}"
+        ratios.append(paired_ratio(f"time of {names[1]} / {names[0]}", *times, at=at, curves=(first, second)))
     return ratios
 
 
@@ -90,7 +108,7 @@ def mean_time(
         for c in (first, second)
     ]
     what = f"time of {names[1]} / {names[0]}, mean over levels {levels[0]:.3g} to {levels[-1]:.3g}"
-    return [paired_ratio(what, np.exp(logs[0]), np.exp(logs[1]))]
+    return [paired_ratio(what, np.exp(logs[0]), np.exp(logs[1]), curves=(first, second))]
 
 
 def total_time(
@@ -98,22 +116,24 @@ def total_time(
 ) -> list[Ratio]:
     """Return how many times longer the second curve takes for all T local steps."""
     totals = [curve.axis("seconds", accounting, cost_model)[:, -1] for curve in (first, second)]
-    return [paired_ratio(f"time for all {first.settings.total_steps} steps, {names[1]} / {names[0]}", *totals)]
+    what = f"time for all {first.settings.total_steps} steps, {names[1]} / {names[0]}"
+    return [paired_ratio(what, *totals, curves=(first, second))]
 
 
 def final_loss(first: Curve, second: Curve, names: tuple[str, str]) -> list[Ratio]:
     """Return the ratio of the losses after all T local steps."""
     what = f"loss after {first.settings.total_steps} steps, {names[1]} / {names[0]}"
-    return [paired_ratio(what, first.loss[:, -1], second.loss[:, -1])]
+    return [paired_ratio(what, first.loss[:, -1], second.loss[:, -1], curves=(first, second))]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A verdict, the ratios it rests on, and the one that decided it."""
+    """A verdict, the ratios it rests on, the one that decided it, and those that more seeds would settle."""
 
     verdict: str
     ratios: tuple[Ratio, ...]
     decisive: Ratio | None
+    unsettled: tuple[Ratio, ...] = ()
 
 
 def all_above(ratios: Sequence[Ratio], bound: float = 1.0) -> Finding:
@@ -124,7 +144,9 @@ def all_above(ratios: Sequence[Ratio], bound: float = 1.0) -> Finding:
     if lowest.high < bound:
         return Finding(FAILS, tuple(ratios), lowest)
     weakest = min(ratios, key=lambda ratio: ratio.low)
-    return Finding(HOLDS if weakest.low > bound else UNDECIDED, tuple(ratios), weakest)
+    if weakest.low > bound:
+        return Finding(HOLDS, tuple(ratios), weakest)
+    return _not_decided(ratios, [(ratio, bound) for ratio in ratios if ratio.low <= bound])
 
 
 def some_differ(ratios: Sequence[Ratio]) -> Finding:
@@ -132,8 +154,19 @@ def some_differ(ratios: Sequence[Ratio]) -> Finding:
     if not ratios:
         return Finding(UNDECIDED, (), None)
     farthest = max(ratios, key=lambda ratio: max(ratio.low, 1 / ratio.high))
-    widest = max(ratios, key=lambda ratio: max(ratio.high, 1 / ratio.low))
     if farthest.low > TIE or farthest.high < 1 / TIE:
         return Finding(HOLDS, tuple(ratios), farthest)
-    tied = widest.low > 1 / TIE and widest.high < TIE
-    return Finding(FAILS if tied else UNDECIDED, tuple(ratios), widest)
+    either = [(ratio, TIE if ratio.value > 1 else 1 / TIE) for ratio in ratios]
+    beyond = [(ratio, bound) for ratio, bound in either if ratio.high >= TIE or ratio.low <= 1 / TIE]
+    if beyond:
+        return _not_decided(ratios, beyond)
+    return Finding(FAILS, tuple(ratios), max(ratios, key=lambda ratio: max(ratio.high, 1 / ratio.low)))
+
+
+def _not_decided(ratios: Sequence[Ratio], open_ones: Sequence[tuple[Ratio, float]]) -> Finding:
+    """Return a tie if all open ratios are near; the farthest of those that keep it open stands for it."""
+    far = [pair for pair in open_ones if not pair[0].is_near(pair[1])]
+    rough = [pair for pair in open_ones if pair[0].is_rough(pair[1])]
+    shown = min(far or open_ones, key=lambda pair: pair[0].low)[0]
+    unsettled = tuple(ratio for ratio, _ in {*far, *rough})
+    return Finding(UNDECIDED if far else TIED, tuple(ratios), shown, unsettled)

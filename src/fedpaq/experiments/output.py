@@ -1,7 +1,7 @@
 """Output: everything ``fedpaq reproduce`` leaves in a folder, made from its finished curves.
 
 curves/<figure>/*.json    every curve, with the step sizes tried
-<figure>-<count>.png/pdf  the paper's four panels, under both counts of bits
+<figure>-<count>.png/pdf  the paper's four panels, under each count of bits
 verdicts.json             every claim, its criterion, numbers and verdict
 rates.png/pdf             the plots of the sixth figure, if any were run
 rates-verdicts.json       its claims
@@ -36,6 +36,7 @@ class Output:
     """The folder ``folder``: its curves, and what is drawn from them."""
 
     folder: Path
+    device: str = "cpu"  # where its curves were run
 
     @property
     def report(self) -> Path:
@@ -62,7 +63,7 @@ class Output:
 
     def curves(self, figure: Figure) -> Curves | None:
         """Return all curves of a figure, or None while some are missing."""
-        found = {settings.setting: self.load(figure, settings) for settings in curve_settings(figure)}
+        found = {settings.setting: self.load(figure, settings) for settings in curve_settings(figure, self.device)}
         curves = {setting: curve for setting, curve in found.items() if curve is not None}
         return curves if len(curves) == len(found) else None
 
@@ -79,7 +80,7 @@ class Output:
         return [(figure, curves) for figure, curves in found if curves is not None]
 
     def save_plots(self, figure: Figure, curves: Curves) -> list[Path]:
-        """Draw one figure under both counts; a plot of the sixth with all its other plots that are there."""
+        """Draw one figure under every count; a plot of the sixth with all its other plots that are there."""
         if figure.beside is not None:
             return save_rate_plot(self.finished_rates(), self.folder)
         return [path for name in ACCOUNTINGS for path in save_plots(figure, curves, name, self.folder)]

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedpaq import problems
 from fedpaq.errors import DivergedError
 from fedpaq.experiments import tuning
+from fedpaq.experiments.claims import open_settings
 from fedpaq.experiments.curve import Curve, CurveSettings, Float64, curve_settings, rounded
 from fedpaq.experiments.figures import Figure, PaperSetting
+from fedpaq.experiments.following import following
 from fedpaq.experiments.output import Output
+from fedpaq.hardware.devices import require_device
 from fedpaq.problems import Problem
 from fedpaq.run.history import History
 
@@ -24,43 +30,63 @@ def run_figure(
 ) -> dict[PaperSetting, Curve]:
     """Return every curve of the figure, computing and storing those that are not there yet.
 
+    Then the curves of rows that are undecided get more seeds, until none is or their settings have no more.
     Raises DatasetError if the figure's data is needed and cannot be found or fetched.
     """
-    problem: Problem | None = None
+    problem = cache(lambda: following(load_problem(figure, data_dir).to(require_device(output.device))))
+    all_settings = {settings.setting: settings for settings in curve_settings(figure, output.device)}
     curves: dict[PaperSetting, Curve] = {}
-    for settings in curve_settings(figure):
+    for setting, settings in all_settings.items():
         curve = output.load(figure, settings)
         if curve is None:
-            problem = problem or load_problem(figure, data_dir)
-            curve = run_curve(problem, settings, progress)
+            curve = run_curve(problem(), settings, progress)
             output.save(figure, curve)
-        curves[settings.setting] = curve
+        curves[setting] = curve
+    while more := _to_extend(figure, curves):
+        for setting in more:
+            curves[setting] = extended(problem(), curves[setting], progress)
+            output.save(figure, curves[setting])
     return curves
 
 
+def _to_extend(figure: Figure, curves: dict[PaperSetting, Curve]) -> list[PaperSetting]:
+    """Return whose seeds to add to: curves of open rows, those behind first, while there are seeds left."""
+    if figure.beside is not None:
+        return []
+    wanted = [setting for setting in figure.settings if setting in open_settings(figure, curves)]
+    left = [s for s in wanted if curves[s].num_seeds < len(curves[s].settings.seeds)]
+    fewest = min((curves[s].num_seeds for s in left), default=0)
+    return [s for s in left if curves[s].num_seeds == fewest]
+
+
 def run_curve(problem: Problem, settings: CurveSettings, progress: Progress | None = None) -> Curve:
-    """Tune the step size on the tuning seeds, then run the curve's own seeds."""
-    clients = settings.setting.clients_per_round
+    """Tune the step size on the tuning seeds, then run the first of the curve's own seeds."""
+    step_size, losses = tuning.tune(problem, settings, _advance(settings, progress))
+    empty = np.zeros((0, settings.num_rounds + 1))
+    curve = Curve(settings, problem.dimension, losses, step_size, empty, empty, empty.astype(np.int64), empty)
+    return extended(problem, curve, progress)
 
-    def advance(steps: int) -> None:
-        if progress is not None:
-            progress(settings.setting, steps * clients)
 
-    step_size, losses = tuning.tune(problem, settings, advance)
-    histories = tuning.run(problem, settings, [step_size], settings.seeds, advance)
+def extended(problem: Problem, curve: Curve, progress: Progress | None = None) -> Curve:
+    """Return the curve with its next seeds run."""
+    settings, done = curve.settings, curve.num_seeds
+    seeds = settings.seeds[done : done + settings.first_seeds]
+    histories = tuning.run(problem, settings, [curve.step_size], seeds, _advance(settings, progress))
     for history in histories:
         if history.diverged is not None:
             raise DivergedError(f"{settings.problem}, {settings.setting.slug}: {history.diverged}")
-    return Curve(
-        settings=settings,
-        dimension=problem.dimension,
-        tuning=losses,
-        step_size=step_size,
-        loss=_column(histories, "loss"),
-        accuracy=_column(histories, "accuracy"),
-        payload_bytes=np.array([[record.payload_bytes for record in history.records] for history in histories]),
-        computation_seconds=_column(histories, "computation_seconds"),
-    )
+    added: dict[str, Any] = {name: _column(histories, name) for name in ("loss", "accuracy", "computation_seconds")}
+    added["payload_bytes"] = np.array([[record.payload_bytes for record in h.records] for h in histories])
+    joined: dict[str, Any] = {name: np.concatenate([getattr(curve, name), rows]) for name, rows in added.items()}
+    return replace(curve, **joined)
+
+
+def _advance(settings: CurveSettings, progress: Progress | None) -> tuning.Advance:
+    def advance(steps: int) -> None:
+        if progress is not None:
+            progress(settings.setting, steps * settings.setting.clients_per_round)
+
+    return advance
 
 
 def load_problem(figure: Figure, data_dir: Path | None) -> Problem:
@@ -72,9 +98,9 @@ def load_problem(figure: Figure, data_dir: Path | None) -> Problem:
 
 
 def expected_gradients(settings: CurveSettings) -> int:
-    """Return how many local steps a curve takes in all, unless its grid must be widened."""
+    """Return how many local steps a curve takes in all, unless its grid is widened or seeds are added."""
     fine = (len(settings.fine) + 1) * len(settings.tuning_seeds) - settings.coarse_seeds
-    trials = len(settings.coarse) * settings.coarse_seeds + fine + len(settings.seeds)
+    trials = len(settings.coarse) * settings.coarse_seeds + fine + settings.first_seeds
     return trials * settings.total_steps * settings.setting.clients_per_round
 
 

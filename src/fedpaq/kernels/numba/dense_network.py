@@ -3,6 +3,11 @@
 Clients are spread over threads; one client's weights stay in its core's cache and every product
 is one BLAS call. Backward of a layer and its SGD step are a single call,
 W <- (1 - eta lambda) W - eta delta^T A, so the weights are read twice and written once per step.
+
+The first layer, which holds most weights, is read and written once for a block of steps: its outputs for
+all minibatches of the block are one product, brought up to date step by step with what the steps before
+changed, a product of minibatches (``correct``); its weights move at the block's end. For wide layers without
+decay: on a narrow one the products of minibatches cost more than they save.
 """
 
 from __future__ import annotations
@@ -71,51 +76,75 @@ def output_delta(outputs, labels, values, loss, rows, width, delta):
 
 
 @njit
+def descend(weight, bias, source, delta, rows, step_size, keep, scratch):
+    """W <- keep W - eta delta^T A, b <- keep b - eta sum of delta, in place."""
+    after = bias.size
+    before = weight.size // after
+    sizes = (before, after, rows)
+    gemm(_LETTERS[1:3], sizes, -step_size, source, before, delta, after, keep, weight, before, scratch)
+    for unit in range(after):
+        total = np.float32(0.0)
+        for row in range(rows):
+            total += delta[row * after + unit]
+        bias[unit] = keep * bias[unit] - step_size * total
+
+
+@njit
+def correct(outputs, now, minibatches, slopes, seen, rows, before, after, step_size, products, scratch):
+    """Bring the first layer's outputs for the minibatch ``now`` up to date with the block's steps before it.
+
+    They were made from the weights at the block's start; each of the rows seen since then moved W by
+    -eta delta^T a and b by -eta delta, so  Z <- Z - eta (A_now A_seen^T + 1) delta.
+    """
+    one = np.float32(1.0)
+    sizes = (seen, rows, before)
+    gemm(_LETTERS[2:4], sizes, one, minibatches, before, now, before, np.float32(0.0), products, seen, scratch)
+    for i in range(rows * seen):
+        products[i] += one
+    sizes = (after, rows, seen)
+    gemm(_LETTERS[0:2], sizes, -step_size, slopes, after, products, seen, one, outputs, after, scratch)
+
+
+@njit
 def sgd_step(params, widths, activations, deltas, batch, step_size, decay, labels, values, loss, scratch):
-    """Take one SGD step on ``params`` in place; the minibatch stands first in ``activations``, then layer by layer."""
+    """Take one SGD step in place on all layers but the first, whose outputs stand first in ``activations``.
+
+    Leaves the slope of the loss by those outputs first in ``deltas``.
+    """
     one, zero = np.float32(1.0), np.float32(0.0)
-    plain, transposed, last_transposed = _LETTERS[0:2], _LETTERS[1:3], _LETTERS[2:4]
     layers = widths.size - 1
-    start, at = 0, 0
-    for layer in range(layers):
+    start, at = widths[0] * widths[1] + widths[1], 0
+    for layer in range(1, layers):
         before, after = widths[layer], widths[layer + 1]
         weight = params[start : start + after * before]
         start += after * before
         source, target = activations[at : at + batch * before], activations[at + batch * before :]
         at += batch * before
+        for i in range(batch * before):
+            source[i] = max(source[i], zero)
         bias = params[start : start + after]
         for row in range(batch):
             copy(bias, target[row * after : (row + 1) * after])
         start += after
         sizes = (after, batch, before)
-        gemm(last_transposed, sizes, one, weight, before, source, before, one, target, after, scratch)
-        if layer + 1 < layers:
-            for i in range(batch * after):
-                target[i] = max(target[i], zero)
+        gemm(_LETTERS[2:4], sizes, one, weight, before, source, before, one, target, after, scratch)
 
     output_delta(activations[at:], labels, values, loss, batch, widths[layers], deltas[at:])
     keep = np.float32(1.0 - step_size * decay)
-    for layer in range(layers - 1, -1, -1):
+    for layer in range(layers - 1, 0, -1):
         before, after = widths[layer], widths[layer + 1]
         start -= after * before + after
         weight = params[start : start + after * before]
         delta = deltas[at : at + batch * after]
         at -= batch * before
         source, below = activations[at : at + batch * before], deltas[at : at + batch * before]
-        if layer > 0:
-            sizes = (before, batch, after)
-            gemm(plain, sizes, one, weight, before, delta, after, zero, below, before, scratch)
-            for i in range(batch * before):
-                if source[i] <= 0:
-                    below[i] = 0
-        sizes = (before, after, batch)
-        gemm(transposed, sizes, -step_size, source, before, delta, after, keep, weight, before, scratch)
-        for unit in range(after):
-            total = zero
-            for row in range(batch):
-                total += delta[row * after + unit]
-            place = start + after * before + unit
-            params[place] = keep * params[place] - step_size * total
+        sizes = (before, batch, after)
+        gemm(_LETTERS[0:2], sizes, one, weight, before, delta, after, zero, below, before, scratch)
+        for i in range(batch * before):
+            if source[i] <= 0:
+                below[i] = 0
+        bias = params[start + after * before : start + after * before + after]
+        descend(weight, bias, source, delta, batch, step_size, keep, scratch)
 
 
 def _jobs(params, run_of, step_sizes, samples, *_):
@@ -134,25 +163,56 @@ def local_updates(
     """Fill updates (jobs, p) with x_local - x_received; ``values`` are the targets when not labels."""
     steps, batch = samples.shape[1:]
     outputs, total = widths[widths.size - 1], 0
-    for width in widths:
+    for width in widths[1:]:
         total += batch * width
     activations, deltas = np.empty(total, np.float32), np.empty(total, np.float32)
     batch_labels, batch_values = np.zeros(batch, np.int64), np.zeros(batch * outputs, np.float32)
     scratch = (np.empty(6, np.int32), np.empty(2, np.float32))
+    before, after = widths[0], widths[1]
+    head, each = after * before + after, batch * after  # params of the first layer, outputs of a step
+    block = 1 if decay != 0 else min(steps, max(1, after // (2 * batch)))  # steps that share a product
+    is_whole = block == steps and decay == 0  # then the first layer's local weights are never needed
+    minibatches = np.empty(block * batch * before, np.float32)
+    hidden, slopes = np.empty(block * each, np.float32), np.empty(block * each, np.float32)
+    products = np.empty(block * batch * batch, np.float32)
     for job in range(first, last):
-        received, local = params[run_of[job]], updates[job]
+        received, local, step_size = params[run_of[job]], updates[job], step_sizes[run_of[job]]
         copy(received, local)
+        if is_whole:
+            for i in range(head):
+                local[i] = 0
+        begin = received if is_whole else local
         for step in range(steps):
+            at = step % block
+            if at == 0:
+                rows = min(block, steps - step) * batch
+                for row in range(rows):
+                    sample = samples[job, step + row // batch, row % batch]
+                    copy(inputs[sample], minibatches[row * before : (row + 1) * before])
+                    copy(begin[head - after : head], hidden[row * after : (row + 1) * after])
+                sizes, one = (after, rows, before), np.float32(1.0)
+                gemm(_LETTERS[2:4], sizes, one, begin, before, minibatches, before, one, hidden, after, scratch)
+            else:
+                now = minibatches[at * batch * before :]
+                correct(
+                    hidden[at * each :], now, minibatches, slopes, at * batch, batch, before, after, step_size,
+                    products, scratch,
+                )  # fmt: skip
             for row in range(batch):
                 sample = samples[job, step, row]
-                copy(inputs[sample], activations[row * widths[0] : (row + 1) * widths[0]])
                 if loss == CROSS_ENTROPY:
                     batch_labels[row] = labels[sample]
                 else:
                     copy(values[sample], batch_values[row * outputs : (row + 1) * outputs])
+            copy(hidden[at * each :], activations[:each])
             sgd_step(
-                local, widths, activations, deltas, batch, step_sizes[run_of[job]], decay,
-                batch_labels, batch_values, loss, scratch,
-            )  # fmt: skip
-        for i in range(local.size):
+                local, widths, activations, deltas, batch, step_size, decay, batch_labels, batch_values, loss, scratch
+            )
+            copy(deltas, slopes[at * each : (at + 1) * each])
+            if at + 1 == block or step + 1 == steps:
+                keep = np.float32(1.0 - step_size * decay)
+                rows = (at + 1) * batch
+                descend(local[: head - after], local[head - after : head], minibatches, slopes, rows, step_size, keep,
+                        scratch)  # fmt: skip
+        for i in range(head if is_whole else 0, local.size):
             local[i] -= received[i]
