@@ -86,7 +86,7 @@ def curve_settings(figure: Figure, device: str = "cpu") -> list[CurveSettings]:
     common: dict[str, Any] = {"tuning_seeds": MORE_TUNING_SEEDS if is_quick else TUNING_SEEDS, "device": device}
     if figure.beside is None:
         most, at_once = (MOST_MORE_SEEDS, MORE_SEEDS_AT_ONCE) if is_quick else (MOST_SEEDS, SEEDS_AT_ONCE)
-        common |= {"seeds": tuple(range(most)), "seeds_at_once": at_once, "rule": "held"}
+        common |= {"seeds": tuple(range(most)), "seeds_at_once": at_once, "rule": "steady"}
     return [CurveSettings(figure.problem, setting, **common) for setting in figure.settings]
 
 
