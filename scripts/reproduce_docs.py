@@ -1,7 +1,7 @@
-"""Publish a finished ``fedpaq reproduce`` folder: copy it to docs/figures/paper and fill in docs/reproduce.md.
+"""Publish a ``fedpaq reproduce`` folder: copy it to docs/figures/paper, draw the headline, fill in docs/reproduce.md.
 
-python scripts/reproduce_docs.py reproduction   # copy, then fill in
-python scripts/reproduce_docs.py                # fill in from what was copied before
+python scripts/reproduce_docs.py reproduction   # copy the figures that are finished there, then draw and fill in
+python scripts/reproduce_docs.py                # draw and fill in from what was copied before
 """
 
 from __future__ import annotations
@@ -15,21 +15,35 @@ from pathlib import Path
 from typing import Any
 
 from fedpaq.cost_model import CostModel
-from fedpaq.experiments import FIGURES, PLOTS, Curve, Figure, PaperSetting
-from fedpaq.experiments.curve import ACCOUNTINGS, Curves
-from fedpaq.experiments.judging import FAILS, HOLDS, UNDECIDED
+from fedpaq.experiments import FIGURES, PLOTS, Curve, Figure, Output, PaperSetting, judge
+from fedpaq.experiments.curve import ACCOUNTINGS, SEEDS, Curves, curve_settings
+from fedpaq.experiments.judging import FAILS, HOLDS, NUM_LEVELS, TIED, UNDECIDED
+from fedpaq.experiments.plot import LOOKS, STYLE, draw_band, loss_range, seeds_of, set_loss_axis
+from fedpaq.experiments.rates import LABELS
 from fedpaq.experiments.rates import NAME as RATES
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE, PUBLISHED = DOCS / "reproduce.md", DOCS / "figures" / "paper"
-MARKS = {HOLDS: "✓", FAILS: "✗", UNDECIDED: "?"}
+MARKS = {HOLDS: "✓", FAILS: "✗", TIED: "=", UNDECIDED: "?"}
+COUNTS = {"payload": "real payload", "elias": "Elias bound", "fixed-width": "fixed width"}
+SCORED = {
+    "payload": "real payload bytes",
+    "elias": "QSGD's bound for its Elias code",
+    "fixed-width": "fixed width, our reading of the paper",
+}
+HEADLINE = "cifar10-92k"  # the figure whose methods the first picture compares
 
 
 def publish(folder: Path) -> None:
-    """Copy curves, pictures and verdicts of ``folder``; the report is too large, and no page shows a PDF."""
-    shutil.rmtree(PUBLISHED, ignore_errors=True)
-    PUBLISHED.mkdir(parents=True)
-    shutil.copytree(folder / "curves", PUBLISHED / "curves")
+    """Copy curves, pictures and verdicts of what is finished there; the report is too large, and no page shows a PDF."""
+    output = Output(folder)
+    for figure, curves in output.finished() + output.finished_rates():
+        (PUBLISHED / "curves" / figure.folder).mkdir(parents=True, exist_ok=True)
+        for setting, path in published_paths(figure).items():
+            if setting in curves:
+                path.unlink()
+        for curve in curves.values():
+            shutil.copy(output.path(figure, curve.settings), PUBLISHED / "curves" / figure.folder)
     for path in sorted([*folder.glob("*.png"), *folder.glob("*verdicts.json")]):
         shutil.copy(path, PUBLISHED)
 
@@ -37,24 +51,101 @@ def publish(folder: Path) -> None:
 def sections() -> dict[str, str]:
     """Return every generated section of the page by name."""
     verdicts = json.loads((PUBLISHED / "verdicts.json").read_text(encoding="utf-8"))
-    found = {"score": score(verdicts)}
+    before = json.loads((PUBLISHED / "verdicts-before.json").read_text(encoding="utf-8"))
+    all_curves = {figure.name: published_curves(figure) for figure in FIGURES.values()}
+    found = {"score": score(verdicts), "moved": moved(before, verdicts, all_curves)}
     for figure in FIGURES.values():
-        curves = published_curves(figure)
+        curves = all_curves[figure.name]
         if set(curves) != set(figure.settings):
             continue
         about = [entry for entry in verdicts if entry["figure"] == figure.name]
         found[figure.name] = "\n\n".join(
             [
-                f"![{figure.title}, real payload](figures/paper/{figure.name}-payload.png)",
-                f"![{figure.title}, fixed width](figures/paper/{figure.name}-fixed-width.png)",
+                *(f"![{figure.title}, {name}](figures/paper/{figure.name}-{key}.png)" for key, name in COUNTS.items()),
                 verdict_table(about),
-                "The curves (mean over five seeds, times in mean gradient times):",
+                "Time to each common level, from easy to hard, as a ratio; the verdict names the one that decided:",
+                level_table(about),
+                f"The curves (mean over {seeds_of(curves)}, times in mean gradient times):",
                 curve_table(figure, curves),
             ]
         )
     plots = [(plot, published_curves(plot)) for plot in PLOTS.values()]
     finished = [(plot, curves) for plot, curves in plots if set(curves) == set(plot.settings)]
     return found | ({RATES: rates_section(finished)} if finished else {})
+
+
+def moved(before: Sequence[Mapping[str, Any]], verdicts: Sequence[Mapping[str, Any]], curves: Mapping[str, Curves]) -> str:
+    """Return one row per claim: its earlier verdict, the one of now, and which of the two changes moved it.
+
+    The same five seeds with the new step sizes tell what tuning did; the other seeds did the rest.
+    """
+    earlier = {entry["figure"]: entry for entry in before}
+    lines = [f"| figure | claim | {' | '.join(COUNTS.values())} | moved by |", "| --- " * (3 + len(COUNTS)) + "|"]
+    for name, figure in FIGURES.items():
+        if set(curves[name]) != set(figure.settings):
+            continue
+        few = {setting: curve.first(len(SEEDS)) for setting, curve in curves[name].items()}
+        tuned = {entry["claim"]: entry["judged"] for entry in judge(figure, few)}
+        for entry in verdicts:
+            if entry["figure"] != name:
+                continue
+            old = earlier[name]["verdicts"][entry["claim"]]
+            new = {count: entry["judged"][count]["verdict"] for count in COUNTS}
+            cells = [_change(old[count], new[count]) for count in COUNTS]
+            causes = _causes(old, {count: tuned[entry["claim"]][count]["verdict"] for count in COUNTS}, new)
+            lines.append(f"| {name} | {entry['claim'].replace('-', ' ')} | {' | '.join(cells)} | {causes} |")
+    return "\n".join(lines)
+
+
+def _change(old: str, new: str) -> str:
+    return f"{MARKS[new]} {new}" if old == new else f"{MARKS[old]} {old} → **{MARKS[new]} {new}**"
+
+
+def _causes(old: Mapping[str, str], tuned: Mapping[str, str], new: Mapping[str, str]) -> str:
+    """Name the steps from the old verdicts to the new ones at which a verdict that has moved moved."""
+    counts = [count for count in COUNTS if old[count] != new[count]]
+    by_step_size = any(tuned[count] != old[count] and tuned[count] != TIED for count in counts)
+    by_seeds = any(new[count] not in (tuned[count], TIED) for count in counts)
+    by_tie = any(new[count] == TIED for count in counts)
+    causes = {"step sizes": by_step_size, "seeds": by_seeds, "a tie is called so": by_tie}
+    return ", ".join(cause for cause, is_one in causes.items() if is_one)
+
+
+def save_headline() -> None:
+    """Draw the first picture of the README: training loss against uploaded bytes, four methods on one problem."""
+    import matplotlib
+    from matplotlib.figure import Figure as Canvas
+
+    figure, plot = FIGURES[HEADLINE], PLOTS[f"{RATES}-{HEADLINE}"]
+    paper, beside = published_curves(figure), published_curves(plot)
+    labels, rotated = plot.panels[0].curves, plot.panels[0].curves[LABELS[0]]
+    shown = {
+        "FedPAQ, Rotated": beside[rotated],
+        "FedPAQ, LowPrecision (s = 1)": paper[labels["s = 1"]],
+        "QSGD (s = 1, τ = 1, all clients)": paper[figure.panel("methods").curves["QSGD"]],
+        "FedAvg (float32)": paper[labels["no quantization"]],
+    }
+    with matplotlib.rc_context({**STYLE, "font.size": 13}):
+        canvas = Canvas(figsize=(9, 5), layout="constrained")
+        axis: Any = canvas.subplots()
+        for look, (label, curve) in zip(LOOKS, shown.items(), strict=False):
+            megabytes = curve.bits("payload").mean(axis=0)[1:] / 8e6
+            draw_band(axis, f"{label}: {size(mean_upload(curve))} an upload", megabytes, curve.loss[:, 1:], look)
+        low, high = (end * float(next(iter(shown.values())).loss[0, 0]) for end in loss_range(list(shown.values())))
+        axis.set(xscale="log", yscale="log", xlabel="uploaded by all clients together (MB)", ylabel="training loss")
+        set_loss_axis(axis, low, high)
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.legend(loc="lower left", fontsize=11)
+        canvas.savefig(PUBLISHED / "headline.png", dpi=150, metadata={"Software": None})
+
+
+def size(count: float) -> str:
+    """Return a number of bytes in words.
+
+    >>> size(320), size(368_118)
+    ('320 bytes', '368 kB')
+    """
+    return f"{count:,.0f} bytes" if count < 1e4 else f"{count / 1e3:,.0f} kB"
 
 
 def rates_section(plots: Sequence[tuple[Figure, Curves]]) -> str:
@@ -92,16 +183,26 @@ def mean_upload(curve: Curve) -> float:
     return float(curve.payload_bytes[:, -1].mean() / (setting.num_rounds * setting.clients_per_round))
 
 
+def published_paths(figure: Figure) -> dict[PaperSetting, Path]:
+    """Return where the curves are that were copied and tuned as the figure's are, whatever version made them."""
+    (rule,) = {settings.rule for settings in curve_settings(figure)}
+    found = {}
+    for path in sorted((PUBLISHED / "curves" / figure.folder).glob("*.json")):
+        settings = Curve.from_json(path.read_text(encoding="utf-8")).settings
+        if settings.rule == rule:
+            found[settings.setting] = path
+    return {setting: found[setting] for setting in figure.settings if setting in found}
+
+
 def published_curves(figure: Figure) -> dict[PaperSetting, Curve]:
-    """Return the curves that were copied, in the figure's order, whatever version made them."""
-    paths = (PUBLISHED / "curves" / figure.folder).glob("*.json")
-    curves = {c.settings.setting: c for c in (Curve.from_json(p.read_text(encoding="utf-8")) for p in paths)}
-    return {setting: curves[setting] for setting in figure.settings if setting in curves}
+    """Return the curves that were copied, in the figure's order."""
+    paths = published_paths(figure).items()
+    return {setting: Curve.from_json(path.read_text(encoding="utf-8")) for setting, path in paths}
 
 
 def filled(text: str, generated: dict[str, str]) -> str:
     """Return the page with each generated section between its markers; figures not run say so."""
-    for name in ["score", *FIGURES, RATES]:
+    for name in ["score", "moved", *FIGURES, RATES]:
         content = generated.get(name, "Not run yet: `fedpaq reproduce " + name + "`.")
         pattern = rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)"
         text = re.sub(pattern, lambda m, new=content: f"{m[1]}\n{new}\n\n{m[2]}", text, flags=re.S)
@@ -110,38 +211,52 @@ def filled(text: str, generated: dict[str, str]) -> str:
 
 def score(verdicts: Sequence[Mapping[str, Any]]) -> str:
     """Count the verdicts under each count of bits."""
-    lines = ["| uploads counted in | holds | does not hold | undecided |", "| --- | --- | --- | --- |"]
-    for accounting, name in zip(
-        ACCOUNTINGS, ("real payload bytes", "fixed width, our reading of the paper"), strict=True
-    ):
+    lines = [f"| uploads counted in | {' | '.join(MARKS)} |", "| --- " * (1 + len(MARKS)) + "|"]
+    for accounting in ACCOUNTINGS:
         found = [entry["judged"][accounting]["verdict"] for entry in verdicts]
-        lines.append(f"| {name} | " + " | ".join(str(found.count(verdict)) for verdict in MARKS) + " |")
+        lines.append(f"| {SCORED[accounting]} | " + " | ".join(str(found.count(verdict)) for verdict in MARKS) + " |")
     return "\n".join(lines)
 
 
 def verdict_table(verdicts: Sequence[Mapping[str, Any]]) -> str:
     """Return one row per claim: sentence, criterion, and verdict and deciding ratio per count."""
-    lines = ["| sentence | criterion | real payload | fixed width |", "| --- | --- | --- | --- |"]
+    lines = [f"| sentence | criterion | {' | '.join(COUNTS.values())} |", "| --- " * (2 + len(COUNTS)) + "|"]
     for entry in verdicts:
-        cells = [_cell(entry["judged"][accounting]) for accounting in ACCOUNTINGS]
+        cells = [_cell(entry["judged"][accounting]) for accounting in COUNTS]
         sentence = f"“{entry['sentence']}” ({entry['where']})"
-        lines.append(f"| {sentence} | {entry['criterion']} | {cells[0]} | {cells[1]} |")
+        lines.append(f"| {sentence} | {entry['criterion']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def level_table(verdicts: Sequence[Mapping[str, Any]]) -> str:
+    """Return one row per pair of curves compared level by level, and count: the ratio at each level."""
+    heads = [f"level {number}" for number in range(1, NUM_LEVELS + 1)]
+    lines = [f"| ratio | count | {' | '.join(heads)} |", "| --- " * (2 + NUM_LEVELS) + "|"]
+    for entry in verdicts:
+        for count, name in COUNTS.items():
+            by_pair: dict[str, list[str]] = {}
+            for ratio in entry["judged"][count]["ratios"]:
+                if "at" in ratio:
+                    mark = HOLDS if ratio["low"] > 1 else FAILS if ratio["high"] < 1 else UNDECIDED
+                    by_pair.setdefault(ratio["what"], []).append(f"{MARKS[mark]} {ratio['value']:.3g}")
+            lines += [f"| {pair} | {name} | {' | '.join(cells)} |" for pair, cells in by_pair.items()]
     return "\n".join(lines)
 
 
 def curve_table(figure: Figure, curves: Curves) -> str:
     """Return one row per curve: its step size, and what it reached at which cost."""
     cost_model = CostModel.from_ratio(figure.ratio)
+    times = [f"time, {name}" for name in COUNTS.values()]
     lines = [
-        "| curve | step size | loss after T | bytes per upload | time, real payload | time, fixed width |",
-        "| --- | --- | --- | --- | --- | --- |",
+        f"| curve | seeds | step size | loss after T | bytes per upload | {' | '.join(times)} |",
+        "| --- " * (5 + len(COUNTS)) + "|",
     ]
     for setting, curve in curves.items():
-        times = [curve.axis("seconds", name, cost_model)[:, -1].mean() for name in ACCOUNTINGS]
+        spent = [f"{curve.axis('seconds', name, cost_model)[:, -1].mean():,.0f}" for name in COUNTS]
         loss = curve.loss[:, -1]
         lines.append(
-            f"| {setting.slug} | {curve.step_size:g} | {loss.mean():.4g} ± {loss.std(ddof=1):.2g} | "
-            f"{mean_upload(curve):,.0f} | {times[0]:,.0f} | {times[1]:,.0f} |"
+            f"| {setting.slug} | {curve.num_seeds} | {curve.step_size:g} | {loss.mean():.4g} ± {loss.std(ddof=1):.2g} | "
+            f"{mean_upload(curve):,.0f} | {' | '.join(spent)} |"
         )
     return "\n".join(lines)
 
@@ -152,10 +267,12 @@ def _cell(judged: Mapping[str, Any], digits: int = 3) -> str:
     if ratio is None:
         return text
     value, low, high = (f"{ratio[name]:.{digits}g}" for name in ("value", "low", "high"))
-    return f"{text}<br>{ratio['what']}: {value} [{low}, {high}]"
+    what = f"{ratio['what']} to {ratio['at']}" if "at" in ratio else ratio["what"]
+    return f"{text}<br>{what}: {value} [{low}, {high}]"
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         publish(Path(sys.argv[1]))
+    save_headline()
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), sections()), encoding="utf-8")

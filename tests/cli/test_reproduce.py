@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from fedpaq.cli import app
 from fedpaq.experiments import FIGURES, PLOTS, PaperSetting, figures
+from fedpaq.experiments.curve import ACCOUNTINGS
 from fedpaq.experiments.rates import LABELS
 from small_figure import SMALL
 
@@ -44,7 +45,7 @@ def test_one_figure_leaves_everything_and_a_second_call_computes_nothing(small_p
     result = CliRunner().invoke(app, ["reproduce", "small", "-o", str(tmp_path)], env={"COLUMNS": "80"})
     assert result.exit_code == 0, result.output
     assert len(list(tmp_path.glob("curves/small/*.json"))) == 3
-    for accounting in ("payload", "fixed-width"):
+    for accounting in ACCOUNTINGS:
         for kind in ("png", "pdf"):
             assert (tmp_path / f"small-{accounting}.{kind}").stat().st_size > 5_000
     assert json.loads((tmp_path / "verdicts.json").read_text()) == []  # the paper says nothing about it
@@ -94,14 +95,14 @@ def small_rates(small_paper):
     PLOTS[name] = figures.Figure(name, "Small", "Nowhere", SMALL.problem, 100.0, (panel,), beside="small")
 
 
-def test_the_sixth_figure_shares_curves_and_has_verdicts_and_a_picture_of_its_own(small_rates, tmp_path):
+def test_the_sixth_figure_has_curves_verdicts_and_a_picture_of_its_own(small_rates, tmp_path):
     result = CliRunner().invoke(app, ["reproduce", "small", "-o", str(tmp_path), "--quiet"])
     assert result.exit_code == 0, result.output
     paper = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.suffix != ".html" and path.is_file()}
     result = CliRunner().invoke(app, ["reproduce", "rates", "-o", str(tmp_path), "--json"])
     assert result.exit_code == 0, result.output
     assert all(path.read_bytes() == content for path, content in paper.items())
-    assert len(list(tmp_path.glob("curves/small/*.json"))) == 3 + 8 - 2  # s = 1 and none were there
+    assert len(list(tmp_path.glob("curves/small/*.json"))) == 3 + 8  # s = 1 and none are tuned otherwise
     assert (tmp_path / "rates.png").stat().st_size > 5_000 and (tmp_path / "rates.pdf").exists()
     verdicts = json.loads((tmp_path / "rates-verdicts.json").read_text())
     assert json.loads(result.stdout)["verdicts"] == verdicts

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import fedpaq
 from fedpaq.errors import ConfigError
-from fedpaq.experiments import Curve, CurveSettings, PaperSetting, run_curve
-from fedpaq.experiments.curve import rounded
+from fedpaq.experiments import PLOTS, Curve, CurveSettings, PaperSetting, run_curve
+from fedpaq.experiments.curve import ACCOUNTINGS, curve_settings, rounded
 from small_figure import planted
 
 SETTINGS = CurveSettings("mnist-logistic", PaperSetting(1, 5, 20), seeds=(0, 1), tuning_seeds=(7, 8, 9))
@@ -30,7 +30,7 @@ def curve(mnist):
     return run_curve(mnist, SETTINGS)
 
 
-@pytest.mark.parametrize("accounting", ["payload", "fixed-width"])
+@pytest.mark.parametrize("accounting", ACCOUNTINGS)
 def test_every_axis_equals_that_of_an_independent_run(mnist, curve, accounting):
     cost_model = fedpaq.CostModel.from_ratio(100, accounting=accounting)
     config = fedpaq.FedPAQConfig(
@@ -66,8 +66,22 @@ def test_the_key_depends_on_every_setting(field):
     elif isinstance(value, tuple):
         changed = (*value, 99)
     else:
-        changed = value + ("x" if isinstance(value, str) else 1)
+        changed = (value or 0) + 1 if value is None or isinstance(value, int) else value + "x"
     assert dataclasses.replace(SETTINGS, **{field: changed}).key != SETTINGS.key
+
+
+def test_the_sixth_figure_keeps_the_names_it_was_published_with():
+    (fixed, *_) = curve_settings(PLOTS["rates-mnist"])
+    assert {"rule", "device", "seeds_at_once"}.isdisjoint(fixed.values) and len(fixed.seeds) == 5
+    assert dataclasses.replace(fixed, version="0.9.0").key == "718a160a218d" or fixed.version != "0.9.0"
+
+
+def test_a_curve_may_have_the_first_of_its_seeds_only(curve):
+    one = curve.first(1)
+    assert one.num_seeds == 1 and curve.num_seeds == 2
+    again = Curve.from_json(one.to_json())
+    assert again.num_seeds == 1 and again.settings == curve.settings
+    np.testing.assert_array_equal(again.loss, curve.loss[:1])
 
 
 def test_a_diverged_trial_is_kept_as_null():
@@ -84,7 +98,7 @@ def test_a_foreign_file_is_refused_by_name(text):
 def test_unknown_axes_and_counts_are_refused():
     curve = planted(PaperSetting(1, 5, 10), 0.9)
     with pytest.raises(ConfigError, match="unknown accounting"):
-        curve.bits("elias")
+        curve.bits("entropy")
     with pytest.raises(ConfigError, match="unknown axis"):
         curve.axis("time", "payload", fedpaq.CostModel.from_ratio(1))
 

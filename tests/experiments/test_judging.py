@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpaq import CostModel
+from fedpaq import CostModel, codec
 from fedpaq.experiments import PaperSetting, judging
 from fedpaq.experiments.curve import ACCOUNTINGS
-from fedpaq.experiments.judging import FAILS, HOLDS, UNDECIDED, Ratio
+from fedpaq.experiments.judging import FAILS, HOLDS, TIED, UNDECIDED, Ratio
 from small_figure import MNIST, planted, planted_mnist
 
 COST = CostModel.from_ratio(100)
@@ -53,7 +53,7 @@ def test_without_progress_there_is_no_common_level_and_no_verdict():
     assert judging.all_above(judging.mean_time(fast, stuck, ("a", "b"), "payload", COST)).verdict == UNDECIDED
 
 
-@pytest.mark.parametrize("accounting", ["payload", "fixed-width"])
+@pytest.mark.parametrize("accounting", ACCOUNTINGS)
 def test_time_to_a_level_is_that_of_the_first_round_at_or_below_it(accounting):
     curve = planted(PaperSetting(1, 5, 10), 0.7, noise=0.2)
     seconds = curve.axis("seconds", accounting, COST)
@@ -88,6 +88,8 @@ def test_losses_and_total_times_compare_the_last_round():
     [
         ([(1.1, 2.0), (1.01, 9.0)], HOLDS, (1.01, 9.0)),
         ([(1.1, 2.0), (0.9, 1.2)], UNDECIDED, (0.9, 1.2)),
+        ([(1.1, 2.0), (0.9, 1.12)], TIED, (0.9, 1.12)),
+        ([(0.98, 1.01), (0.99, 1.2)], UNDECIDED, (0.99, 1.2)),
         ([(1.1, 2.0), (0.5, 0.9)], FAILS, (0.5, 0.9)),
         ([], UNDECIDED, None),
     ],
@@ -100,7 +102,9 @@ def test_every_ratio_above_one(intervals, verdict, decisive):
 
 def test_a_tie_is_good_enough_for_the_best():
     assert judging.all_above([ratio(0.97, 1.1)], 1 / judging.TIE).verdict == HOLDS
-    assert judging.all_above([ratio(0.90, 1.1)], 1 / judging.TIE).verdict == UNDECIDED
+    assert judging.all_above([ratio(0.95, 1.2)], 1 / judging.TIE).verdict == UNDECIDED
+    assert judging.all_above([ratio(0.90, 1.1)], 1 / judging.TIE).verdict == TIED
+    assert judging.all_above([ratio(0.90, 1.0)], 1 / judging.TIE).verdict == TIED  # on the threshold
     assert judging.all_above([ratio(0.80, 0.94)], 1 / judging.TIE).verdict == FAILS
 
 
@@ -110,12 +114,24 @@ def test_a_tie_is_good_enough_for_the_best():
         ([(0.99, 1.01), (1.2, 1.4)], HOLDS),
         ([(0.99, 1.01), (0.5, 0.6)], HOLDS),
         ([(0.99, 1.01), (0.97, 1.03)], FAILS),
-        ([(0.99, 1.01), (0.9, 1.3)], UNDECIDED),
+        ([(0.99, 1.01), (0.9, 1.4)], UNDECIDED),
+        ([(0.99, 1.01), (0.9, 1.12)], TIED),
         ([], UNDECIDED),
     ],
 )
 def test_some_ratio_differs_by_more_than_a_tie(intervals, verdict):
     assert judging.some_differ([ratio(*interval) for interval in intervals]).verdict == verdict
+
+
+def test_more_seeds_are_wanted_for_what_is_open_and_far_or_rough():
+    decided, far, near, rough = ratio(1.1, 1.3), ratio(0.95, 1.2), ratio(0.98, 1.01), ratio(0.9, 1.1)
+    assert judging.all_above([decided]).unsettled == ()
+    assert judging.all_above([decided, near]).unsettled == ()
+    assert set(judging.all_above([decided, far, near, rough]).unsettled) == {far, rough}
+    assert judging.all_above([decided, near, rough]).verdict == TIED
+    assert judging.all_above([far, ratio(0.5, 0.9)]).unsettled == ()  # refuted, whatever the other does
+    assert judging.some_differ([far, ratio(1.2, 1.3)]).unsettled == ()
+    assert judging.some_differ([far, near]).unsettled == (far,)
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 10), st.floats(1.0, 3.0)), min_size=1, max_size=6))
@@ -136,6 +152,8 @@ def time_by_loop(curve, seed, level, accounting, model):
     for k in range(curve.loss.shape[1]):
         if accounting == "payload":
             bits = 8 * curve.payload_bytes[seed, k]
+        elif accounting == "elias":
+            bits = k * setting.clients_per_round * codec.message_bits(curve.dimension, setting.levels, "elias")
         else:
             width = 32 if setting.levels is None else 1 + math.ceil(math.log2(setting.levels + 1))
             norm = 0 if setting.levels is None else 32
@@ -154,11 +172,13 @@ def test_times_at_levels_equal_a_walk_through_the_rounds(pair, accounting, curve
     model = CostModel.from_ratio(MNIST.ratio)
     ratios = judging.times_at_levels(first, second, pair, accounting, model)
     levels = judging.common_levels(first, second)
-    for level, found in zip(levels, ratios, strict=True):
+    for number, (level, found) in enumerate(zip(levels, ratios, strict=True), start=1):
         times = [[time_by_loop(c, seed, level, accounting, model) for seed in range(5)] for c in (first, second)]
         expected = math.exp(sum(math.log(b / a) for a, b in zip(*times, strict=True)) / 5)
         assert found.value == pytest.approx(expected)
-        assert f"time of {pair[1]} / {pair[0]} to loss {level:.3g}" == found.what
+        assert found.what == f"time of {pair[1]} / {pair[0]}"
+        assert found.at == f"level {number} of 5, loss {level:.3g}"
+        assert found.curves == tuple(settings_of[name] for name in pair)
 
 
 positive = st.lists(st.floats(0.01, 100.0), min_size=2, max_size=6)

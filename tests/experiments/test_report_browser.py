@@ -66,7 +66,7 @@ def test_the_page_opens_offline_with_verdicts_on_top_and_four_plots(page):
         "document.getElementById('verdicts').getBoundingClientRect().top <"
         " document.getElementById('figures').getBoundingClientRect().top"
     )
-    assert above and re.search(r"\d+ hold, \d+ do not, \d+ undecided", page.text_content("#score"))
+    assert above and re.search(r"Elias bound: \d+ hold, \d+ do not, \d+ tied, \d+ undecided", page.text_content("#score"))
 
 
 def test_the_x_axis_switches_between_time_rounds_and_bits(page):
@@ -110,7 +110,7 @@ def test_hovering_names_the_curve_its_round_and_loss(page):
 
 def test_a_verdict_opens_to_its_numbers(page):
     page.locator("#verdicts details summary").nth(3).click()
-    assert "no quantization / s = 1 to loss" in page.locator("#verdicts details").nth(3).inner_text()
+    assert "no quantization / s = 1 to level 1 of 5, loss" in page.locator("#verdicts details").nth(3).inner_text()
 
 
 @pytest.mark.parametrize("width", [1280, 400])

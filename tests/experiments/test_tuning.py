@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedpaq
 from fedpaq.config import round_to_4_digits
-from fedpaq.experiments import CurveSettings, PaperSetting, tuning
+from fedpaq.experiments import FIGURES, PLOTS, CurveSettings, PaperSetting, tuning
+from fedpaq.experiments.curve import curve_settings
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +63,56 @@ def test_divergence_counts_as_infinitely_bad_and_ties_go_to_the_smaller():
 
 
 def test_tuning_seeds_are_never_the_curves_own():
-    from fedpaq.experiments.curve import MORE_TUNING_SEEDS, SEEDS, TUNING_SEEDS
+    for figure in (*FIGURES.values(), *PLOTS.values()):
+        for each in curve_settings(figure):
+            assert not set(each.tuning_seeds) & set(each.seeds)
 
-    assert not {*MORE_TUNING_SEEDS, *TUNING_SEEDS} & {*SEEDS}
-    assert len(SEEDS) == 5
+
+def paths(*means):
+    """Two runs around a mean."""
+    return [np.array(means) * factor for factor in (0.9, 1.1)]
+
+
+@pytest.mark.parametrize(
+    ("losses", "is_steady"),
+    [
+        ((1.0, 0.5, 0.25), True),
+        ((1.0, 1.09, 0.25), True),
+        ((1.0, 1.11, 0.25), False),  # above the start
+        ((1.0, 0.2, 0.21, 0.19), True),
+        ((1.0, 0.2, 0.4, 0.1), False),  # above what it had reached
+    ],
+)
+def test_a_mean_loss_that_rises_by_over_a_tenth_is_out_under_the_steady_rule_only(losses, is_steady):
+    found = tuning.scores(paths(*losses), "steady")
+    plain = tuning.scores(paths(*losses), "area")
+    assert found == (plain if is_steady else [None, None])
+    area = sum(losses[1:]) / (len(losses) - 1)
+    assert plain == pytest.approx([0.9 * area, 1.1 * area], rel=1e-5)
+
+
+def test_one_run_may_rise_where_the_mean_does_not():
+    up, down = np.array([1.0, 1.5, 0.5]), np.array([1.0, 0.1, 0.1])
+    assert None not in tuning.scores([up, down], "steady")
+    assert tuning.scores([up, None], "area") == [1.0, None]
+
+
+def test_the_steady_rule_goes_down_until_something_is_steady(monkeypatch, quadratic):
+    """Large step sizes look best on the two coarse seeds, but rise on the third above a limit."""
+    limit = 0.002
+
+    def run(problem, settings, step_sizes, seeds, advance):
+        return [(eta, seed) for eta in step_sizes for seed in seeds]
+
+    def path_of(history):
+        eta, seed = history
+        return np.array([1.0, 9.0 if seed == 7 and eta > limit else 1 / (1 + eta)])
+
+    monkeypatch.setattr(tuning, "run", run)
+    monkeypatch.setattr(tuning, "path_of", path_of)
+    chosen, losses = tuning.tune(quadratic, wanted(rule="steady", coarse=(0.01, 0.04, 0.16)), lambda _: None)
+    assert limit / 2**0.5 * 0.999 < chosen <= limit  # the largest of the grid below it
+    assert all(len(losses[eta]) == 3 for eta in losses if eta < 4 * limit)
 
 
 def test_step_sizes_can_be_typed():

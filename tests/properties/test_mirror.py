@@ -16,6 +16,7 @@ TOGETHER = {  # modules whose twin test stands in another module's file
     ("kernels/cuda", "pairwise"): "tests/kernels/cuda/test_rotation.py",
     ("kernels/cuda", "rounding"): "tests/kernels/cuda/test_rotation.py",
     ("kernels/cuda", "scales"): "tests/kernels/cuda/test_rotation.py",
+    ("kernels/numba", "evaluation"): "tests/experiments/test_following.py",
     ("kernels/numba", "plans"): "tests/quantizers/rotated/test_decisions.py",
     ("quantizers/rotated", "steps"): "tests/kernels/numba/test_steps.py",
     ("server", "rotated_sizes"): "tests/server/test_rotated_batch.py",

@@ -28,7 +28,7 @@ AXES = ("seconds", "rounds", "bits")
 PROBLEM_SEED = 0  # one partition and one x_0, shared by all curves of a figure
 SEEDS = (0, 1, 2, 3, 4)  # of the sixth figure
 SEEDS_AT_ONCE, MOST_SEEDS = 10, 40  # of a network's curve: added until its rows are decided
-MORE_SEEDS_AT_ONCE, MOST_MORE_SEEDS = 30, 90  # where a run takes milliseconds; below the tuning seeds
+MORE_SEEDS_AT_ONCE, MOST_MORE_SEEDS = 30, 300  # where a run takes milliseconds
 TUNING_SEEDS = (100, 101, 102)
 MORE_TUNING_SEEDS = tuple(range(100, 110))  # where a run takes milliseconds
 COARSE = (4.0**-3, 4.0**-2, 4.0**-1)  # widened where the best lies at an end
@@ -83,10 +83,12 @@ class CurveSettings:
 def curve_settings(figure: Figure, device: str = "cpu") -> list[CurveSettings]:
     """Return what each curve of the figure depends on; the sixth figure keeps the rule it was fixed with."""
     is_quick = figure.folder == "mnist"
-    common: dict[str, Any] = {"tuning_seeds": MORE_TUNING_SEEDS if is_quick else TUNING_SEEDS, "device": device}
+    tuning_seeds = MORE_TUNING_SEEDS if is_quick else TUNING_SEEDS
+    common: dict[str, Any] = {"tuning_seeds": tuning_seeds, "device": device}
     if figure.beside is None:
         most, at_once = (MOST_MORE_SEEDS, MORE_SEEDS_AT_ONCE) if is_quick else (MOST_SEEDS, SEEDS_AT_ONCE)
-        common |= {"seeds": tuple(range(most)), "seeds_at_once": at_once, "rule": "steady"}
+        seeds = tuple(seed for seed in range(most + len(tuning_seeds)) if seed not in tuning_seeds)[:most]
+        common |= {"seeds": seeds, "seeds_at_once": at_once, "rule": "steady"}
     return [CurveSettings(figure.problem, setting, **common) for setting in figure.settings]
 
 

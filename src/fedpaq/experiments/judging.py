@@ -28,7 +28,7 @@ Float64 = npt.NDArray[np.float64]
 NUM_LEVELS = 5
 CONFIDENCE = 0.95
 TIE = 1.05  # times within 5 % of each other count as tied
-NEAR = 1.03  # an open ratio that close is a tie
+NEAR = 0.03  # an open ratio that close is a tie
 HOLDS, FAILS, TIED, UNDECIDED = "holds", "does not hold", "tie", "undecided"
 
 
@@ -45,7 +45,7 @@ class Ratio:
 
     def is_near(self, threshold: float) -> bool:
         """Tell whether the ratio is within 3 % of 1 or of the threshold."""
-        return any(abs(np.log(self.value / other)) <= np.log(NEAR) for other in (1.0, threshold))
+        return any(abs(self.value / other - 1) <= NEAR for other in (1.0, threshold))
 
     def is_rough(self, threshold: float) -> bool:
         """Tell whether the interval reaches beyond 5 % around 1 and the threshold."""

@@ -46,6 +46,7 @@ LOOKS = (
 )
 COUNTED = {
     "payload": "uploads counted in real payload bytes",
+    "elias": "uploads counted by QSGD's bound for its Elias code",
     "fixed-width": "uploads counted in fixed-width bits, our reading of the paper",
 }
 STYLE: dict[Any, Any] = {
@@ -93,11 +94,16 @@ def draw(figure: Figure, curves: Curves, accounting: str) -> Canvas:
         _draw_panel(axis, panel, curves, figure.cost_model, accounting)
     axes[0].set_ylabel("relative training loss  f(x_k) / f(x_0)")
     canvas.suptitle(
-        f"{figure.title} [{figure.where}]: {COUNTED[accounting]}; mean and range of "
-        f"{len(next(iter(curves.values())).settings.seeds)} seeds",
+        f"{figure.title} [{figure.where}]: {COUNTED[accounting]}; mean and range of {seeds_of(curves)}",
         fontsize=10,
     )
     return canvas
+
+
+def seeds_of(curves: Curves) -> str:
+    """Return how many seeds the curves have, in words."""
+    fewest, most = (end(curve.num_seeds for curve in curves.values()) for end in (min, max))
+    return f"{most} seeds" if fewest == most else f"{fewest} to {most} seeds"
 
 
 def _draw_panel(axis: Any, panel: Panel, curves: Curves, cost_model: CostModel, accounting: str) -> None:

@@ -10,7 +10,7 @@ from fedpaq import __version__
 from fedpaq.cost_model import CostModel
 from fedpaq.experiments.curve import ACCOUNTINGS, Curve, Curves, rounded
 from fedpaq.experiments.figures import Figure, Panel
-from fedpaq.experiments.plot import LOOKS, Look, loss_range, ticks
+from fedpaq.experiments.plot import LOOKS, Look, loss_range, seeds_of, ticks
 from fedpaq.experiments.rate_plot import RATE_LOOKS
 from fedpaq.experiments.rates import NAME
 from fedpaq.storage.atomic_file import atomic_write
@@ -37,6 +37,7 @@ def save_report(results: Results, verdicts: Sequence[Mapping[str, Any]], path: P
 def _figure(figure: Figure, curves: Curves) -> dict[str, Any]:
     return {
         **{name: getattr(figure, name) for name in ("name", "title", "where", "ratio")},
+        "seeds": seeds_of(curves),
         "dimension": next(iter(curves.values())).dimension,
         "panels": [_panel(panel, curves, figure.cost_model) for panel in figure.panels],
     }
@@ -59,7 +60,7 @@ def _panel(panel: Panel, curves: Curves, cost_model: CostModel) -> dict[str, Any
 def _curve(label: str, look: Look, curve: Curve, cost_model: CostModel) -> dict[str, Any]:
     """Return what the page draws: means and range over seeds from round 1 on."""
     relative = curve.relative_loss[:, 1:]
-    counts = ACCOUNTINGS if curve.settings.setting.other is None else ACCOUNTINGS[:1]  # no fixed width
+    counts = ACCOUNTINGS if curve.settings.setting.other is None else ACCOUNTINGS[:1]  # no other count
     return {
         "label": label,
         "look": {"colour": look.colour, "marker": look.plotly_marker, "dash": look.plotly_dash},

@@ -60,6 +60,15 @@ class DenseNetwork:
             hidden = torch.baddbmm(bias[:, None, :], hidden.relu_(), weight.transpose(1, 2))
         return hidden
 
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean loss of every run on the same samples, from outputs (runs, rows, d_L): (runs,) float64."""
+        runs = len(outputs)
+        if self.loss == CROSS_ENTROPY:
+            each = functional.cross_entropy(outputs.flatten(0, 1), targets.repeat(runs), reduction="none")
+            return each.view(runs, -1).double().mean(1)
+        measure = functional.binary_cross_entropy_with_logits if self.loss == LOGISTIC else functional.mse_loss
+        return measure(outputs, targets.expand_as(outputs), reduction="none").double().mean((1, 2))
+
 
 def recognise(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> DenseNetwork | None:
     """Return the network if the model is Linear (ReLU Linear)* under a known loss, else None.
