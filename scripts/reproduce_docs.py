@@ -35,7 +35,7 @@ HEADLINE = "cifar10-92k"  # the figure whose methods the first picture compares
 
 
 def publish(folder: Path) -> None:
-    """Copy curves, pictures and verdicts of what is finished there; the report is too large, and no page shows a PDF."""
+    """Copy curves, pictures and verdicts of what is finished there; not the report, which is large, nor PDFs."""
     output = Output(folder)
     for figure, curves in output.finished() + output.finished_rates():
         (PUBLISHED / "curves" / figure.folder).mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,9 @@ def sections() -> dict[str, str]:
     return found | ({RATES: rates_section(finished)} if finished else {})
 
 
-def moved(before: Sequence[Mapping[str, Any]], verdicts: Sequence[Mapping[str, Any]], curves: Mapping[str, Curves]) -> str:
+def moved(
+    before: Sequence[Mapping[str, Any]], verdicts: Sequence[Mapping[str, Any]], curves: Mapping[str, Curves]
+) -> str:
     """Return one row per claim: its earlier verdict, the one of now, and which of the two changes moved it.
 
     The same five seeds with the new step sizes tell what tuning did; the other seeds did the rest.
@@ -253,11 +255,10 @@ def curve_table(figure: Figure, curves: Curves) -> str:
     ]
     for setting, curve in curves.items():
         spent = [f"{curve.axis('seconds', name, cost_model)[:, -1].mean():,.0f}" for name in COUNTS]
-        loss = curve.loss[:, -1]
-        lines.append(
-            f"| {setting.slug} | {curve.num_seeds} | {curve.step_size:g} | {loss.mean():.4g} ± {loss.std(ddof=1):.2g} | "
-            f"{mean_upload(curve):,.0f} | {' | '.join(spent)} |"
-        )
+        reached = f"{curve.loss[:, -1].mean():.4g} ± {curve.loss[:, -1].std(ddof=1):.2g}"
+        upload = f"{mean_upload(curve):,.0f}"
+        cells = (setting.slug, str(curve.num_seeds), f"{curve.step_size:g}", reached, upload, *spent)
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

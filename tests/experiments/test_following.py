@@ -46,10 +46,11 @@ def test_losses_are_those_of_the_twin(rng, loss, widths):
     for share in (1.0, 0.1, 0.0, 0.1, 0.9, 0.1):  # of the params that change
         changed = rng.random(params.shape) < share
         params = (params + changed * rng.standard_normal(params.shape)).astype(np.float32)
-        for row, found in zip(params, followed.evaluate_batch(params), strict=True):
+        at_once = problem.evaluate_at_once(problem.dense_network, torch.from_numpy(params))  # as on a GPU
+        for row, found, other in zip(params, followed.evaluate_batch(params), at_once, strict=True):
             expected = problem.evaluate(row)
-            assert found.loss == pytest.approx(expected.loss, rel=2e-6)
-            assert found.accuracy == expected.accuracy
+            assert (found.loss, other.loss) == pytest.approx((expected.loss, expected.loss), rel=2e-6)
+            assert found.accuracy == other.accuracy == expected.accuracy
 
 
 def test_large_outputs_lose_no_digits(rng):

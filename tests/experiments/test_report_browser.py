@@ -66,7 +66,9 @@ def test_the_page_opens_offline_with_verdicts_on_top_and_four_plots(page):
         "document.getElementById('verdicts').getBoundingClientRect().top <"
         " document.getElementById('figures').getBoundingClientRect().top"
     )
-    assert above and re.search(r"Elias bound: \d+ hold, \d+ do not, \d+ tied, \d+ undecided", page.text_content("#score"))
+    assert above and re.search(
+        r"Elias bound: \d+ hold, \d+ do not, \d+ tied, \d+ undecided", page.text_content("#score")
+    )
 
 
 def test_the_x_axis_switches_between_time_rounds_and_bits(page):

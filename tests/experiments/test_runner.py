@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import signal
@@ -97,6 +98,28 @@ def test_a_curve_just_run_is_the_curve_that_is_read_back(whole_run):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name), strict=True)
         for name in ("settings", "tuning", "step_size", "dimension"):
             assert getattr(one, name) == getattr(other, name)
+
+
+def test_curves_of_open_rows_get_more_seeds_while_there_are_more(tmp_path, whole_run, monkeypatch):
+    shutil.copytree(whole_run[0], tmp_path, dirs_exist_ok=True)
+    first, second, _ = SMALL.settings
+    asked = []
+
+    def still_open(figure, curves):
+        asked.append({setting: curve.num_seeds for setting, curve in curves.items()})
+        return {first, second} if curves[first].num_seeds < 20 else {second}  # never settled
+
+    monkeypatch.setattr(runner, "open_settings", still_open)
+    curves = run_figure(SMALL, Output(tmp_path))
+    assert [curve.num_seeds for curve in curves.values()] == [20, 40, 10]
+    assert [[seen[first], seen[second]] for seen in asked] == [[10, 10], [20, 20], [20, 30], [20, 40]]
+    np.testing.assert_array_equal(curves[second].first(10).loss, whole_run[2][second].loss)
+    stored = Output(tmp_path).curves(SMALL)[second]
+    assert stored.num_seeds == 40 and stored.to_json() == curves[second].to_json()
+    all_at_once = dataclasses.replace(stored.settings, seeds_at_once=40)
+    empty = dataclasses.replace(stored.first(0), settings=all_at_once)
+    problem = runner.load_problem(SMALL, None)
+    np.testing.assert_allclose(runner.extended(problem, empty).loss, stored.loss, rtol=2e-6)
 
 
 def test_progress_adds_up_to_what_was_announced(whole_run):

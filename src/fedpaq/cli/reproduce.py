@@ -146,7 +146,7 @@ def _tables(verdicts: list[dict[str, Any]], folder: Output) -> Iterator[Any]:
     if beside:
         columns = ("figure", "claim", "real payload")
         yield grouped(columns, _rows(beside, digits=4), title="Rotated, judged")  # ratios near 1
-    yield "[dim]Below a verdict: the ratio that decided it, with its 95 % interval, and the level it is the time to.[/dim]"
+    yield "[dim]Below a verdict: the ratio that decided it, its 95 % interval, and the level it is the time to.[/dim]"
     yield line(f"report: {folder.report}")
 
 

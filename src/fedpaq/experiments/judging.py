@@ -52,9 +52,7 @@ class Ratio:
         return self.low < min(1.0, threshold) / TIE or self.high > max(1.0, threshold) * TIE
 
 
-def paired_ratio(
-    what: str, first: Float64, second: Float64, *, at: str = "", curves: Sequence[Curve] = ()
-) -> Ratio:
+def paired_ratio(what: str, first: Float64, second: Float64, *, at: str = "", curves: Sequence[Curve] = ()) -> Ratio:
     """Return the geometric mean over seeds of second / first with its interval: arrays (seeds,)."""
     from scipy import stats
 

@@ -94,8 +94,7 @@ def draw(figure: Figure, curves: Curves, accounting: str) -> Canvas:
         _draw_panel(axis, panel, curves, figure.cost_model, accounting)
     axes[0].set_ylabel("relative training loss  f(x_k) / f(x_0)")
     canvas.suptitle(
-        f"{figure.title} [{figure.where}]: {COUNTED[accounting]}; mean and range of {seeds_of(curves)}",
-        fontsize=10,
+        f"{figure.title} [{figure.where}]: {COUNTED[accounting]}; mean and range of {seeds_of(curves)}", fontsize=10
     )
     return canvas
 

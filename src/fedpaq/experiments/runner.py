@@ -53,8 +53,8 @@ def _to_extend(figure: Figure, curves: dict[PaperSetting, Curve]) -> list[PaperS
     """Return whose seeds to add to: curves of open rows, those behind first, while there are seeds left."""
     if figure.beside is not None:
         return []
-    wanted = [setting for setting in figure.settings if setting in open_settings(figure, curves)]
-    left = [s for s in wanted if curves[s].num_seeds < len(curves[s].settings.seeds)]
+    wanted = open_settings(figure, curves)
+    left = [s for s in figure.settings if s in wanted and curves[s].num_seeds < len(curves[s].settings.seeds)]
     fewest = min((curves[s].num_seeds for s in left), default=0)
     return [s for s in left if curves[s].num_seeds == fewest]
 

@@ -77,10 +77,7 @@ def exponentials(values, whole, scale):
             * (
                 np.float32(0.5)
                 + f
-                * (
-                    np.float32(1 / 6)
-                    + f * (np.float32(1 / 24) + f * (np.float32(1 / 120) + f * np.float32(1 / 720)))
-                )
+                * (np.float32(1 / 6) + f * (np.float32(1 / 24) + f * (np.float32(1 / 120) + f * np.float32(1 / 720))))
             )
         )
     for i in range(COLUMNS):
