@@ -137,6 +137,35 @@ def test_the_table_of_verdicts_has_five_cells_for_each_claim(script, verdicts):
             assert ("<br>" in cell) == (judged["decisive"] is not None)
 
 
+@pytest.mark.parametrize(
+    ("old", "tuned", "new", "causes"),
+    [
+        ("holds", "undecided", "holds", ""),  # it has not moved
+        ("undecided", "undecided", "holds", "seeds"),
+        ("undecided", "tie", "holds", "seeds"),
+        ("undecided", "holds", "holds", "step sizes"),
+        ("holds", "undecided", "does not hold", "step sizes, seeds"),
+        ("undecided", "undecided", "tie", "called a tie"),
+        ("does not hold", "undecided", "tie", "step sizes, called a tie"),
+    ],
+)
+def test_what_moved_a_verdict_is_found_from_its_first_five_seeds(script, old, tuned, new, causes):
+    assert script._causes(*(dict.fromkeys(ACCOUNTINGS, verdict) for verdict in (old, tuned, new))) == causes
+
+
+def test_the_table_of_levels_has_each_levels_ratio(script, verdicts):
+    rows = [row.strip("| ").split(" | ") for row in script.level_table(verdicts).splitlines()[2:]]
+    assert len(rows) == len(ACCOUNTINGS) * (3 + 2)  # each s against none; FedAvg and QSGD against FedPAQ
+    assert all(len(row) == 2 + 5 for row in rows)
+    (entry,) = [entry for entry in verdicts if entry["claim"] == "fedpaq-beats-benchmarks"]
+    ratios = entry["judged"]["elias"]["ratios"]
+    (found,) = [row for row in rows if row[:2] == ["time of QSGD / FedPAQ", "Elias bound"]]
+    expected = [ratio for ratio in ratios if "QSGD" in ratio["what"]]
+    for cell, ratio in zip(found[2:], expected, strict=True):
+        mark = "✓" if ratio["low"] > 1 else "✗" if ratio["high"] < 1 else "?"
+        assert cell == f"{mark} {ratio['value']:.3g}"
+
+
 def test_the_table_of_curves_says_what_each_reached_and_cost(script, curves):
     rows = script.curve_table(MNIST, curves).splitlines()[2:]
     model = CostModel.from_ratio(MNIST.ratio)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import importlib.util
 import json
@@ -12,9 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpaq.experiments import FIGURES
+from fedpaq.experiments import FIGURES, PLOTS, Output
+from fedpaq.experiments.curve import curve_settings
 from fedpaq.problems import datasets
 from repository import ROOT
+from small_figure import MNIST, planted
 
 
 def loaded(folder, name):
@@ -131,18 +134,23 @@ def test_a_figure_that_was_not_run_says_how_to_run_it(docs_script):
         assert f"Not run yet: `fedpaq reproduce {name}`." in filled
 
 
-def test_publishing_replaces_the_old_folder_and_leaves_report_and_pdf_out(docs_script, tmp_path, monkeypatch):
-    source, target = tmp_path / "reproduction", tmp_path / "docs" / "paper"
-    (source / "curves" / "mnist").mkdir(parents=True)
-    (source / "curves" / "mnist" / "a.json").write_text("{}")
+def test_publishing_replaces_the_curves_of_finished_figures_and_leaves_report_and_pdf_out(
+    docs_script, tmp_path, monkeypatch
+):
+    source, target = Output(tmp_path / "reproduction"), Output(tmp_path / "docs" / "paper")
+    for wanted in curve_settings(MNIST):
+        source.save(MNIST, dataclasses.replace(planted(wanted.setting, 0.9), settings=wanted))
     for name in ("mnist-payload.png", "mnist-payload.pdf", "verdicts.json", "report.html"):
-        (source / name).write_text(name)
-    target.mkdir(parents=True)
-    (target / "stale.png").write_text("old")
-    monkeypatch.setattr(docs_script, "PUBLISHED", target)
-    docs_script.publish(source)
-    found = sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
-    assert found == ["curves/mnist/a.json", "mnist-payload.png", "verdicts.json"]
+        (source.folder / name).write_text(name)
+    older, beside = curve_settings(MNIST)[0], curve_settings(PLOTS["rates-mnist"])[0]
+    assert older.setting == beside.setting
+    for kept in (dataclasses.replace(older, version="0.0.1"), beside):
+        target.save(MNIST, dataclasses.replace(planted(kept.setting, 0.9), settings=kept))
+    monkeypatch.setattr(docs_script, "PUBLISHED", target.folder)
+    docs_script.publish(source.folder)
+    found = {str(path.relative_to(target.folder)) for path in target.folder.rglob("*") if path.is_file()}
+    new = {f"curves/mnist/{path.name}" for path in source.folder.glob("curves/mnist/*")}
+    assert found == {*new, f"curves/mnist/{target.path(MNIST, beside).name}", "mnist-payload.png", "verdicts.json"}
 
 
 @pytest.fixture
