@@ -6,17 +6,13 @@ the changed weights are multiplied again. The sums are then rounded in another o
 ``Problem.evaluate`` to six digits or so, which is why runs that must agree to the bit do not use it.
 """
 
-from __future__ import annotations
-
 import numpy as np
-import numpy.typing as npt
 
+from fedpaq.arrays import Float32
 from fedpaq.clients import dense
 from fedpaq.kernels import numba as compiled
 from fedpaq.problems import Evaluation, Problem
 from fedpaq.problems.dense_network import CROSS_ENTROPY, DenseNetwork
-
-Float32 = npt.NDArray[np.float32]
 
 
 def following(problem: Problem) -> Problem:

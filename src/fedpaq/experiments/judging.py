@@ -12,19 +12,16 @@ ratios within 3 % of 1, or of the threshold, is a tie. Curves of a claim that is
 an interval beyond 5 %, get more seeds while there are more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from fedpaq.arrays import Float64
 from fedpaq.cost_model import CostModel
 from fedpaq.experiments.curve import Curve
 from fedpaq.experiments.figures import PaperSetting
 
-Float64 = npt.NDArray[np.float64]
 NUM_LEVELS = 5
 CONFIDENCE = 0.95
 TIE = 1.05  # times within 5 % of each other count as tied

@@ -15,15 +15,13 @@ has reached; and while the best point is the smallest of the fine grid, that goe
 It was fixed before any verdict under it was seen (docs/reproduce.md tells what had been seen).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from fedpaq.algorithm import sweep
+from fedpaq.arrays import Float64
 from fedpaq.config import FedPAQConfig, round_to_4_digits
 from fedpaq.experiments.curve import CurveSettings
 from fedpaq.experiments.following import following
@@ -35,7 +33,7 @@ WIDEST = 4.0**6  # a grid is widened by no more than this factor
 MOST_RISE = 1.1  # of a steady mean loss, over the lowest it has reached
 
 Losses = dict[float, list[float | None]]
-Path = npt.NDArray[np.float64]  # the losses of a run before the first round and after every round
+Path = Float64  # the losses of a run before the first round and after every round
 Advance = Callable[[int], None]  # called with the number of local steps done
 
 
