@@ -10,15 +10,16 @@ import json
 import re
 import shutil
 import sys
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedpaq.cost_model import CostModel
-from fedpaq.experiments import FIGURES, PLOTS, Curve, Figure, Output, PaperSetting, judge
+from fedpaq.experiments import FIGURES, PLOTS, Curve, CurveSettings, Figure, Output, PaperSetting, judge
 from fedpaq.experiments.curve import ACCOUNTINGS, SEEDS, Curves, curve_settings
 from fedpaq.experiments.judging import FAILS, HOLDS, NUM_LEVELS, TIED, UNDECIDED
-from fedpaq.experiments.plot import LOOKS, STYLE, draw_band, loss_range, seeds_of, set_loss_axis
+from fedpaq.experiments.plot import LOOKS, STYLE, draw_band, loss_range, save_plots, seeds_of, set_loss_axis
 from fedpaq.experiments.rates import LABELS
 from fedpaq.experiments.rates import NAME as RATES
 
@@ -31,21 +32,37 @@ SCORED = {
     "elias": "QSGD's bound for its Elias code",
     "fixed-width": "fixed width, our reading of the paper",
 }
+EARLIER = "area"  # the tuning rule of curves that have not been run again, and of the sixth figure
 HEADLINE = "fashion"  # the figure whose methods the first picture compares
 
 
 def publish(folder: Path) -> None:
-    """Copy curves, pictures and verdicts of what is finished there; not the report, which is large, nor PDFs."""
+    """Copy the curves that are finished there, and draw and judge every figure from what is published then."""
     output = Output(folder)
     for figure, curves in output.finished() + output.finished_rates():
         (PUBLISHED / "curves" / figure.folder).mkdir(parents=True, exist_ok=True)
-        for setting, path in published_paths(figure).items():
-            if setting in curves:
+        shared = () if figure.beside else PLOTS[f"{RATES}-{figure.name}"].settings  # which the sixth figure needs
+        for path in (PUBLISHED / "curves" / figure.folder).glob("*.json"):
+            old = _settings(path)
+            is_earlier = old.rule != curve_settings(figure)[0].rule
+            is_kept = is_earlier and (figure.beside or (old.setting in shared and old.seeds == SEEDS))
+            if old.setting in curves and not is_kept:
                 path.unlink()
         for curve in curves.values():
             shutil.copy(output.path(figure, curve.settings), PUBLISHED / "curves" / figure.folder)
-    for path in sorted([*folder.glob("*.png"), *folder.glob("*verdicts.json")]):
+    for path in sorted([*folder.glob("rates*.png"), *folder.glob("rates-verdicts.json")]):
         shutil.copy(path, PUBLISHED)
+    verdicts = []
+    for figure in FIGURES.values():
+        drawn = published_curves(figure)
+        if drawn:
+            verdicts += judge(figure, drawn)
+            for accounting in ACCOUNTINGS:
+                save_plots(figure, drawn, accounting, PUBLISHED)
+    for path in PUBLISHED.glob("*.pdf"):  # no page shows a PDF
+        path.unlink()
+    text = json.dumps(verdicts, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    (PUBLISHED / "verdicts.json").write_text(text, encoding="utf-8")
 
 
 def sections() -> dict[str, str]:
@@ -191,14 +208,23 @@ def mean_upload(curve: Curve) -> float:
 
 
 def published_paths(figure: Figure) -> dict[PaperSetting, Path]:
-    """Return where the curves are that were copied and tuned as the figure's are, whatever version made them."""
-    (rule,) = {settings.rule for settings in curve_settings(figure)}
-    found = {}
-    for path in sorted((PUBLISHED / "curves" / figure.folder).glob("*.json")):
-        settings = Curve.from_json(path.read_text(encoding="utf-8")).settings
-        if settings.rule == rule:
-            found[settings.setting] = path
-    return {setting: found[setting] for setting in figure.settings if setting in found}
+    """Return where the curves are that were copied, whatever version made them.
+
+    They are tuned by the figure's rule, or, as long as it has not been run again, all by the earlier one. Of those
+    the sixth figure has the ones with the seeds it was fixed with, the paper's figures any that have more.
+    """
+    rule = curve_settings(figure)[0].rule
+    found: dict[str, dict[PaperSetting, Path]] = defaultdict(dict)
+    paths = [(path, _settings(path)) for path in (PUBLISHED / "curves" / figure.folder).glob("*.json")]
+    for path, settings in sorted(paths, key=lambda pair: (len(pair[1].seeds), pair[0])):
+        if not figure.beside or settings.seeds == SEEDS:
+            found[settings.rule][settings.setting] = path
+    chosen = found[rule] if set(figure.settings) <= set(found[rule]) else found[EARLIER]
+    return {setting: chosen[setting] for setting in figure.settings if setting in chosen}
+
+
+def _settings(path: Path) -> CurveSettings:
+    return Curve.from_json(path.read_text(encoding="utf-8")).settings
 
 
 def published_curves(figure: Figure) -> dict[PaperSetting, Curve]:

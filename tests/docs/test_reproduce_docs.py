@@ -33,10 +33,15 @@ def script():
 
 def published(figure):
     """The committed curves of a figure by setting, whatever version of the package made them."""
-    rule = curve_settings(figure)[0].rule  # the sixth figure has curves of the same settings, tuned otherwise
     paths = sorted(PUBLISHED.glob(f"curves/{figure.folder}/*.json"))
-    curves = [Curve.from_json(path.read_text()) for path in paths]
-    return {c.settings.setting: c for c in curves if c.settings.setting in figure.settings and c.settings.rule == rule}
+    curves = sorted((Curve.from_json(path.read_text()) for path in paths), key=lambda curve: curve.num_seeds)
+    if figure.beside:  # it was fixed with five seeds
+        curves = [curve for curve in curves if len(curve.settings.seeds) == 5]
+    for rule in (curve_settings(figure)[0].rule, "area"):  # the second is that of figures not run again
+        found = {c.settings.setting: c for c in curves if c.settings.rule == rule}
+        if set(figure.settings) <= set(found):
+            return {setting: found[setting] for setting in figure.settings}
+    return {}
 
 
 def run_by_hand(curve, path):
@@ -102,7 +107,7 @@ def test_every_published_figure_has_its_pictures_in_a_few_megabytes():
         for accounting in ACCOUNTINGS:
             assert (PUBLISHED / f"{figure}-{accounting}.png").exists()
     assert (PUBLISHED / "rates.png").exists()
-    assert sum(path.stat().st_size for path in PUBLISHED.rglob("*") if path.is_file()) < 6e6
+    assert sum(path.stat().st_size for path in PUBLISHED.rglob("*") if path.is_file()) < 9e6
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpaq.experiments import FIGURES, PLOTS, Output
+from fedpaq.experiments import FIGURES, PLOTS, Output, judge
 from fedpaq.experiments.curve import curve_settings
 from fedpaq.problems import datasets
 from repository import ROOT
@@ -134,23 +134,26 @@ def test_a_figure_that_was_not_run_says_how_to_run_it(docs_script):
         assert f"Not run yet: `fedpaq reproduce {name}`." in filled
 
 
-def test_publishing_replaces_the_curves_of_finished_figures_and_leaves_report_and_pdf_out(
+def test_publishing_replaces_the_curves_of_finished_figures_then_draws_and_judges_them(
     docs_script, tmp_path, monkeypatch
 ):
     source, target = Output(tmp_path / "reproduction"), Output(tmp_path / "docs" / "paper")
     for wanted in curve_settings(MNIST):
         source.save(MNIST, dataclasses.replace(planted(wanted.setting, 0.9), settings=wanted))
-    for name in ("mnist-payload.png", "mnist-payload.pdf", "verdicts.json", "report.html"):
-        (source.folder / name).write_text(name)
+    (source.folder / "report.html").write_text("large")
     older, beside = curve_settings(MNIST)[0], curve_settings(PLOTS["rates-mnist"])[0]
     assert older.setting == beside.setting
-    for kept in (dataclasses.replace(older, version="0.0.1"), beside):
-        target.save(MNIST, dataclasses.replace(planted(kept.setting, 0.9), settings=kept))
+    for wanted in curve_settings(MNIST):
+        replaced = dataclasses.replace(wanted, version="0.0.1")
+        target.save(MNIST, dataclasses.replace(planted(wanted.setting, 0.9), settings=replaced))
+    target.save(MNIST, dataclasses.replace(planted(beside.setting, 0.9), settings=beside))
     monkeypatch.setattr(docs_script, "PUBLISHED", target.folder)
     docs_script.publish(source.folder)
     found = {str(path.relative_to(target.folder)) for path in target.folder.rglob("*") if path.is_file()}
     new = {f"curves/mnist/{path.name}" for path in source.folder.glob("curves/mnist/*")}
-    assert found == {*new, f"curves/mnist/{target.path(MNIST, beside).name}", "mnist-payload.png", "verdicts.json"}
+    pictures = {f"mnist-{count}.png" for count in ("payload", "elias", "fixed-width")}
+    assert found == {*new, f"curves/mnist/{target.path(MNIST, beside).name}", *pictures, "verdicts.json"}
+    assert json.loads((target.folder / "verdicts.json").read_text()) == judge(MNIST, target.curves(MNIST))
 
 
 @pytest.fixture

@@ -119,6 +119,21 @@ def test_step_sizes_can_be_typed():
     assert round_to_4_digits(0.0625 * 2**0.5) == 0.08839
 
 
+@pytest.mark.parametrize(
+    ("fine", "beyond"),
+    [
+        ({1.0: [3.0], 2.0: [1.0], 4.0: [2.0]}, None),
+        ({1.0: [1.0], 2.0: [2.0]}, 0.7071),
+        ({1.0: [2.0], 2.0: [1.0]}, 2.828),
+        ({1.0: [None], 2.0: [None]}, 0.7071),  # nothing will do: only smaller ones can help
+        ({1.0: [1.0], 2.0: [None]}, 0.7071),
+        ({4.0**-10: [1.0], 1.0: [2.0]}, None),  # far enough
+    ],
+)
+def test_the_fine_grid_goes_on_where_its_best_lies_at_an_end(fine, beyond):
+    assert tuning._beyond(fine, (4.0**-3, 4.0**-2)) == beyond
+
+
 losses = st.lists(st.one_of(st.none(), st.floats(0.0, 10.0)), min_size=1, max_size=3)
 
 

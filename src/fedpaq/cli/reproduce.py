@@ -43,7 +43,7 @@ def reproduce(
     empirical sentence of the paper is judged by a criterion fixed in advance, under three counts of
     the uploaded bits: the real payload, QSGD's bound for its Elias code, and a fixed width per
     coordinate, which is our reading of the paper (it gives no formula). The MNIST figure needs no
-    download and takes about a minute; all five take TIME on two cores.
+    download and takes about a minute; the networks take minutes each.
 
     The figure rates is not in the paper: on the problems of all five it compares the quantizer
     Rotated at four rates with s = 1, 5, 10 and float32, loss against bytes really uploaded.

@@ -11,8 +11,8 @@ counts as infinitely bad; of equal step sizes the smaller wins.
 That is the rule "area", which the sixth figure was fixed with and keeps. On MNIST it chose step sizes with
 which the loss of tau = 1 and of QSGD doubles before it falls. So the paper's figures have the rule "steady":
 a step size is out if the mean loss of the tuning seeds ever rises by more than 10 % above the lowest it
-has reached; and while the best point is the smallest of the fine grid, that goes on downwards.
-It was fixed before any verdict under it was seen (docs/reproduce.md tells what had been seen).
+has reached; and while the best point lies at an end of the fine grid, that goes on outwards.
+docs/reproduce.md tells what had been seen when it was fixed.
 """
 
 import math
@@ -58,11 +58,20 @@ def tune(problem: Problem, settings: CurveSettings, advance: Advance) -> tuple[f
     fine = [centre, *(round_to_4_digits(centre * factor) for factor in settings.fine)]
     try_out(fine[1:], seeds)
     try_out([centre], seeds[len(few) :])
-    while settings.rule == "steady" and best(scored(fine)) == min(fine) > settings.coarse[0] / WIDEST:
-        lower = round_to_4_digits(min(fine) / 2**0.5)
-        try_out([lower], seeds[len(paths.get(lower, [])) :])
-        fine.append(lower)
+    while settings.rule == "steady" and (beyond := _beyond(scored(fine), settings.coarse)) is not None:
+        try_out([beyond], seeds[len(paths.get(beyond, [])) :])
+        fine.append(beyond)
     return best(scored(fine)), scored(paths)
+
+
+def _beyond(fine: Losses, coarse: Sequence[float]) -> float | None:
+    """Return the next step size of the fine grid if its best one lies at an end; if none will do, a smaller one."""
+    chosen = best(fine)
+    if chosen == min(fine) or math.isinf(mean_loss(fine[chosen])):
+        return round_to_4_digits(min(fine) / 2**0.5) if min(fine) > coarse[0] / WIDEST else None
+    if chosen == max(fine) and chosen < coarse[-1] * WIDEST:
+        return round_to_4_digits(chosen * 2**0.5)
+    return None
 
 
 def path_of(history: History) -> Path | None:
