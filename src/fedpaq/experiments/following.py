@@ -27,7 +27,7 @@ class Following(Problem):
     def __init__(self, problem: Problem, network: DenseNetwork) -> None:
         self.__dict__.update(problem.__dict__)
         self._network = network
-        parts = list(self._held())
+        parts = [network.data(x, y) for x, y in self._held()]
         inputs = np.concatenate([x.numpy() for x, _ in parts])
         targets = np.concatenate([y.numpy() for _, y in parts])
         self._kernels = compiled.load("evaluation")

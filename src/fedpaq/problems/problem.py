@@ -244,6 +244,7 @@ class Problem:
         with torch.no_grad():
             for x, y in self._held(max(256, 2**28 // (len(params) * max(network.widths[1:])))):
                 counted += len(x)
+                x, y = network.data(x, y)
                 outputs = network.outputs(params, x)
                 losses += network.losses(outputs, y) * len(x)
                 if kind == "classes":
