@@ -21,7 +21,7 @@ def results(name):
 def verdicts(count):
     judged = json.loads((ROOT / "docs" / "figures" / "paper" / "verdicts.json").read_text())
     found = [entry["judged"][count]["verdict"] for entry in judged]
-    return [found.count(verdict) for verdict in ("holds", "does not hold", "undecided")], len(found)
+    return [found.count(verdict) for verdict in ("holds", "does not hold", "tie", "undecided")], len(found)
 
 
 def claims():
@@ -62,10 +62,13 @@ def claims():
     )
     yield f"{small} with `Rotated`, {plain} as float32, {one} with s = 1 and a tenth of their step size (one seed)"
     yield f"the same time (ratio {scaling['clients']['iid, n=1000000']['over_fewest']:.2f})"
-    (held, failed, open_), rows = verdicts("fixed-width")
-    yield f"{held} of {rows} hold, {failed} do not, {open_} are undecided"
-    (held, _, _), rows = verdicts("payload")
-    yield f"{held} of {rows} judged sentences hold under real bytes"
+    (bytes_, rows), (elias, _), (width, _) = (verdicts(count) for count in ("payload", "elias", "fixed-width"))
+    held, failed, tied, undecided = zip(bytes_, elias, width, strict=True)
+    yield "{}, {} and {} of {} hold".format(*held, rows)
+    yield "{}, {} and {} do not, {}, {} and {} are ties".format(*failed, *tied)
+    yield "{}, {} and {} are undecided".format(*undecided)
+    yield f"{held[0]} of {rows} judged sentences hold under real bytes"
+    yield f"a fixed width, {held[2]} hold"
     plans = results("planner")["rows"]
     shares = [row["share_at_target"] for row in plans]
     yield f"at most {max(row['over_best'] for row in plans):.2f} x the grid's best time"
