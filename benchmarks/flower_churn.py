@@ -33,6 +33,7 @@ from measurement import write
 
 APP = Path(__file__).resolve().parent / "flower_churn_app"
 SAMPLE_SECONDS = 5.0
+STAGGER_SECONDS = 2.0  # between two SuperNodes at the start: on one machine their apps share its cores
 OWN = ("payloads", "models")  # what the app keeps for the check grows by design
 
 
@@ -45,7 +46,7 @@ class Churn:
             (folder / name).mkdir()
         paths = [str(Path(fedpaq.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
         environment = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
-        self.deployment = Loopback(folder, num_supernodes=supernodes, environment=environment)
+        self.deployment = Loopback(folder, num_supernodes=0, environment=environment)
         self._settings = {"folder": str(folder), "num_clients": supernodes, "deadline": deadline}
         self._settings["clients_per_round"] = supernodes // 2
         self.up, self.events, self.samples = set(range(supernodes)), [], []
@@ -60,8 +61,11 @@ class Churn:
         self._run = self.deployment.start_run(APP, **self._settings)
 
     def begin(self) -> None:
-        """Start the run, and wait for its first round: the time of the churn begins then."""
+        """Start the run and one SuperNode after another, and wait for the first round: the churn begins then."""
         self.start()
+        for number in range(self.supernodes):
+            self.deployment.start_supernode(number)
+            time.sleep(STAGGER_SECONDS)
         self._await(self.folder / "models" / "1.npy")
         self._begun = time.monotonic()
 
