@@ -147,7 +147,11 @@ def _report(task: Problem, estimates: Estimates, setting: CheckSetting, total_st
         "problem": task.name,
         "setting": {**setting.to_dict(), "num_clients": task.num_clients, "total_steps": total_steps},
         "q": setting.quantizer.variance_bound(task.dimension),
-        "constants": {name: _plain(getattr(estimates, name)) for name in SYMBOLS},
+        "constants": {
+            name: _plain(getattr(estimates, name))
+            for name in SYMBOLS
+            if name != "client_smoothness" or estimates.client_smoothness is not None
+        },
         "are_clients_equal": equal,
         "theorem_1": {},
         "theorem_2": {},
@@ -251,8 +255,8 @@ def _equality(report: dict[str, Any]) -> str:
 
 
 def _constants(constants: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    for name, symbol in SYMBOLS.items():
-        found = constants[name]
+    for name, found in constants.items():
+        symbol = SYMBOLS[name]
         if found is None:
             yield symbol, "-", "unknown", ""
         else:
