@@ -244,7 +244,7 @@ def test_guarantees_are_sorted_by_time_and_the_table_shows_the_first_five():
 def test_the_tables_of_theory_hold_the_numbers_of_its_json():
     found = json.loads(quick("theory, measured", "--json").out)
     table = quick("theory, measured").out
-    for constant in found["constants"].values():
+    for constant in filter(None, found["constants"].values()):
         assert f"{constant['value']:.4g}" in table and constant["source"] in table
     for theorem in ("theorem_1", "theorem_2"):
         for bound in found[theorem].values():

@@ -196,11 +196,12 @@ def test_a_state_that_cannot_be_is_refused(logistic, config, path, change):
         fedpaq.train(logistic, config, checkpoint=path)
 
 
-def test_a_checkpoint_of_the_first_version_is_refused_by_its_version(logistic, config, path):
+@pytest.mark.parametrize(("kind", "before"), [("", "downloads were counted"), (" 2", "optimizers were named")])
+def test_a_checkpoint_of_an_older_version_is_refused_by_its_version(logistic, config, path, kind, before):
     with pytest.raises(Stop):
         fedpaq.train(logistic, config, checkpoint=path, callback=stop_after(3))
-    rewritten(path, lambda header, arrays: header.update(kind="fedpaq run"))
-    with pytest.raises(CheckpointError, match=r"was written by fedpaq 0\.1\.0 before downloads were counted"):
+    rewritten(path, lambda header, arrays: header.update(kind=f"fedpaq run{kind}"))
+    with pytest.raises(CheckpointError, match=rf"was written by fedpaq 0\.1\.0 before {before}"):
         fedpaq.train(logistic, config, checkpoint=path)
 
 
@@ -220,5 +221,5 @@ def test_a_checkpoint_holds_no_pickle_and_little_more_than_the_params(logistic, 
     data = path.read_bytes()
     assert data[-32:] == hashlib.sha256(data[:-32]).digest()
     header, _ = files.read(path)
-    assert json.dumps(header) and header["kind"] == "fedpaq run 2"
+    assert json.dumps(header) and header["kind"] == "fedpaq run 3"
     assert len(data) < 4 * logistic.dimension + 56 * (config.num_rounds + 1) + 2500

@@ -19,8 +19,11 @@ from fedpaq.storage import checkpoint as files
 from fedpaq.storage.atomic_file import StrPath
 from fedpaq.storage.lock import hold
 
-KIND = "fedpaq run 2"
-OLDER_KINDS = {"fedpaq run": "0.1.0 before downloads were counted"}
+KIND = "fedpaq run 3"
+OLDER_KINDS = {
+    "fedpaq run": "0.1.0 before downloads were counted",
+    "fedpaq run 2": "0.1.0 before optimizers were named",
+}
 MARGIN_BYTES = 2**25  # header and records, on top of the params
 
 
