@@ -79,6 +79,12 @@ def test_frequent_participants_get_changes_and_rare_ones_snapshots():
     assert often.start == 0 and rarely.start == rarely.round
 
 
+def test_a_first_model_of_zeros_makes_no_cheap_snapshots_of_what_follows():
+    stream = Changes("rotated:1").stream(7, np.zeros(DIMENSION, np.float32))
+    play(stream, 8, ages=[1, 2])
+    assert stream.snapshot_bytes < 30 and stream.start == 0
+
+
 def test_frames_are_forgotten_before_they_outgrow_the_model():
     stream = begin(Changes("rotated:6", "none"))
     play(stream, 20)

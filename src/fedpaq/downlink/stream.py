@@ -70,7 +70,7 @@ class Stream:
         message = self._coded(self.coder, difference)
         self.changes.append(codec.encode(message))
         next_held = np.where(held == NOTHING, NOTHING, np.minimum(held + 1, self.round - 1))
-        if self.round > 1 and self.prices(next_held).mean() > self.snapshot_bytes:  # who comes back shows after round 0
+        if self.round > 1 and self.prices(next_held).mean() > self._next_snapshot_bytes():  # round 0 is all newcomers
             self._take_snapshot()
         else:
             self.params = changed(self.params, message)
@@ -113,6 +113,11 @@ class Stream:
         message = self._coded(self.snapshot_coder, self.aim)
         self.params, self.snapshot = message.dequantize(), codec.encode(message)
         self.snapshot_bytes, self.start, self.changes = len(self.snapshot), self.round, []
+
+    def _next_snapshot_bytes(self) -> int:
+        """Return what a snapshot may take: the last may have been of zeros, which take nothing."""
+        aimed_at = getattr(self.snapshot_coder, "target_bytes", lambda dimension: 0)
+        return max(self.snapshot_bytes, int(aimed_at(self.aim.size)))
 
     def _forget(self) -> None:
         """Keep no frames that together are as long as the model."""
