@@ -6,15 +6,13 @@ import contextlib
 import selectors
 import socket
 import threading
-from collections.abc import Callable
 
 
 class ByteCounter:
     """Forwards 127.0.0.1:port to ``target`` on the same host; ``up`` counts towards the target."""
 
-    def __init__(self, target: int, observe: Callable[[], Callable[[str, bytes], None]] | None = None) -> None:
+    def __init__(self, target: int) -> None:
         self._target, self.up, self.down = target, 0, 0
-        self._observe = observe  # called for each connection; what it returns sees every piece of it
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
 
@@ -33,7 +31,7 @@ class ByteCounter:
 
     def _carry(self, client: socket.socket) -> None:
         with contextlib.suppress(OSError), client, self._connect() as server:
-            selector, seen = selectors.DefaultSelector(), self._observe() if self._observe else None
+            selector = selectors.DefaultSelector()
             selector.register(client, selectors.EVENT_READ, (server, "up"))
             selector.register(server, selectors.EVENT_READ, (client, "down"))
             while True:
@@ -44,8 +42,6 @@ class ByteCounter:
                         return
                     other, direction = ready.data
                     setattr(self, direction, getattr(self, direction) + len(data))
-                    if seen is not None:
-                        seen(direction, data)
                     other.sendall(data)
 
     def _connect(self) -> socket.socket:

@@ -1,6 +1,6 @@
 """What coded downloads save on Flower's wire: 8 SuperNodes on loopback, r = 4, 92,027 parameters, a counting proxy.
 
-    python benchmarks/flower_downloads.py [--rounds 10]         needs h2, for the bytes of each remote call
+    python benchmarks/flower_downloads.py [--rounds 10]
 
 Everything that crosses the sockets is counted, headers included; what polling costs while nothing runs is measured
 first and taken off. Training and evaluation are told apart by when they end. A client-round counts once each client
@@ -23,7 +23,6 @@ import fedpaq
 from byte_counter import ByteCounter
 from fedpaq.flower.trial.loopback import Loopback
 from measurement import RESULTS, machine
-from rpc_counter import RpcCounter
 
 HERE = Path(__file__).resolve().parent
 NODES, CLIENTS, DIMENSION, PAUSE = 8, 4, 92_027, 1.0
@@ -91,8 +90,7 @@ def main() -> None:
         environment = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
         environment["FEDPAQ_CACHE"] = str(Path(folder) / "kept")
         deployment = Loopback(folder, num_supernodes=NODES, environment=environment)
-        calls = RpcCounter()
-        with ByteCounter(deployment.port, calls.observer) as counter:
+        with ByteCounter(deployment.port) as counter:
             deployment.fleet_port = counter.port
             with deployment:
                 time.sleep(25)  # until the SuperNodes have settled
@@ -100,12 +98,10 @@ def main() -> None:
                 time.sleep(20)
                 idle = (np.array([counter.up, counter.down], float) - before) / 20
                 for name, (downlink, share, rounds) in RUNS.items():
-                    calls.totals.clear()
                     rows = measure(deployment, counter, idle, downlink, share, rounds or wanted)
                     found["runs"][name] = {
                         "training_client_round": per_message(rows, "training", CLIENTS),
                         "evaluation_message": per_message(rows, "evaluation", NODES) if share else [],
-                        "calls": {call: list(total) for call, total in sorted(calls.totals.items())},
                         "rounds": rows,
                     }
                     print(name, {key: found["runs"][name][key] for key in list(found["runs"][name])[:2]}, flush=True)
