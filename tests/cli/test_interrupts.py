@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 
 import pytest
 
@@ -53,8 +54,11 @@ def test_blocks_nest_and_the_outer_one_keeps_its_handler(capsys):
 @pytest.mark.parametrize(
     ("number", "code", "word"), [(signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupted")]
 )
-def test_a_signal_unwinds_the_block_and_gives_advice(number, code, word, capsys):
+def test_a_signal_unwinds_the_block_and_gives_advice(number, code, word, capsys, request):
     unwound, before = [], signal.getsignal(signal.SIGTERM)
+    # A shell that starts the tests in the background has them ignore SIGINT.
+    request.addfinalizer(partial(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT)))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def work():
         try:
