@@ -12,6 +12,7 @@ import pytest
 from flwr.app import MetricRecord
 
 from fedpaq.flower import FedPAQ
+from fedpaq.flower.loop import model_bytes
 from fedpaq.flower.report import TABLE_ROWS, rows_of, size, table_of
 from flower.flower_apps import payload_of, quantizing, record
 
@@ -44,6 +45,24 @@ def test_a_round_is_one_line_with_clients_metrics_bytes_and_seconds(caplog):
     assert f"up {sent[0] + 24} B (payload {sent[0]} B, exact 24 B), down 4.8 kB; " in first
     assert second.startswith("round 2/2: 2 of 3 clients (1 late), train-loss 0.6667, accuracy 0.7; ")
     assert re.search(r"; \d+\.\d s; so far up \d+ B, down 9\.6 kB$", second)
+
+
+@pytest.mark.parametrize("downlink", ["dense", "rotated:1"])
+def test_models_sent_to_evaluate_are_counted(downlink, tmp_path, caplog, monkeypatch):
+    monkeypatch.setenv("FEDPAQ_CACHE", str(tmp_path))
+    grid = quantizing(3)
+    strategy = FedPAQ(clients_per_round=1, downlink=downlink)
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        strategy.start(grid, model(), num_rounds=3)
+    sent = {"train": 0, "evaluate": 0}
+    for message in grid.sent:
+        sent[message.metadata.message_type] += model_bytes(message)
+    trained = sum(found.download_bytes for found in strategy.history)
+    evaluated = sum(found.evaluation_bytes for found in strategy.history)
+    assert (trained, evaluated) == (sent["train"], sent["evaluate"]) and min(trained, evaluated) > 0
+    last = next(line for line in caplog.messages if line.startswith("round 3/3:"))
+    assert f"to evaluate {size(strategy.history[-1].evaluation_bytes)})" in last
+    assert last.endswith(f"down {size(trained + evaluated)}")
 
 
 def test_a_run_ends_with_a_table_and_where_the_model_is(tmp_path, caplog):

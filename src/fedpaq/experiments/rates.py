@@ -1,13 +1,13 @@
 """Rates: a sixth figure, which the paper does not have: loss against real bytes, ``Rotated`` beside s.
 
-Each problem has one plot at its figure's fixed r and tau: s = 1, 5, 10 and no quantization, whose curves are
-those of the paper's figure, and ``Rotated`` at four rates. The rates were fixed before any of its curves ran:
+Each problem has one plot at its figure's fixed r and tau: s = 1, 5, 10 and no quantization, and ``Rotated`` at four
+rates. The rates were fixed before any of its curves ran:
 
     the payload of s, s = 1, 5, 10, in bytes: the mean over a run's uploads, on the seed where it is least,
     rounded down; and twice the last.
 
 No upload is longer than its rate, so on no seed does ``Rotated`` send more than the s it stands beside. Step
-sizes are tuned by the rule of all curves, on the same seeds.
+sizes of all its curves are tuned by one rule, on the same seeds; the paper's figures have a later one.
 """
 
 from dataclasses import replace

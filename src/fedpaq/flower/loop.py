@@ -8,12 +8,14 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from fedpaq.flower import protocol
 from fedpaq.flower.exchange import ask
 from fedpaq.flower.state import State
 
@@ -64,12 +66,26 @@ class Loop:
         state, at, arrays = self.state, self.state.rounds_done, self.state.record()
         config = state.configs["evaluate_config"]
         messages = list(self.strategy.configure_evaluate(at, arrays, config, self.grid))
-        replies = ask(self.grid, messages, self.seconds, self.again)
+        sent = list(messages)  # and what is sent again
+        replies = ask(self.grid, messages, self.seconds, partial(self._again, sent))
+        state.history[-1] = replace(state.history[-1], evaluation_bytes=sum(map(model_bytes, sent)))
         state.note("clients", at, self.strategy.aggregate_evaluate(at, replies))
         if self.evaluate_fn:
             state.note("server", at, self.evaluate_fn(at, arrays))
         state.evaluated = at
 
+    def _again(self, sent: list[Message], reply: Message) -> Message | None:
+        more = None if self.again is None else self.again(reply)
+        sent += [] if more is None else [more]
+        return more
+
     def _save(self) -> None:
         if self.checkpoint is not None:
             self.state.save(self.checkpoint)
+
+
+def model_bytes(message: Message) -> int:
+    """Return the bytes of the model in a message: its arrays, and those that travel beside coded changes."""
+    beside = message.content.config_records.get(protocol.RECORD, {}).get("exact", b"")
+    arrays = [array for record in message.content.array_records.values() for array in record.values()]
+    return sum(len(array.data) for array in arrays) + len(beside)

@@ -50,6 +50,7 @@ def rows_of(state: State) -> list[Row]:
     rows, totals = [], dict.fromkeys(("payload_bytes", "exact_bytes", "download_bytes", "seconds"), 0)
     for record in state.history:
         totals = {name: total + getattr(record, name) for name, total in totals.items()}
+        totals["download_bytes"] += record.evaluation_bytes
         counts = {name: len(getattr(record, name)) for name in ("asked", "counted", "rejected", "late")}
         rows.append({"round": record.server_round, **counts, **totals, **metrics_of(state, record)})
     return rows
@@ -71,9 +72,12 @@ def line_of(record: RoundRecord, row: Row, num_rounds: int) -> str:
     parts = [clients, *(f"{name} {row[name]:.4g}" for name in measured(row))]
     up = record.payload_bytes + record.exact_bytes
     amounts = f"up {size(up)} (payload {size(record.payload_bytes)}, exact {size(record.exact_bytes)})"
+    down = f"down {size(record.download_bytes + record.evaluation_bytes)}"
+    if record.evaluation_bytes:
+        down += f" (to train {size(record.download_bytes)}, to evaluate {size(record.evaluation_bytes)})"
     so_far = f"so far up {size(row['payload_bytes'] + row['exact_bytes'])}, down {size(row['download_bytes'])}"
     return (
-        f"round {row['round']}/{num_rounds}: {', '.join(parts)}; {amounts}, down {size(record.download_bytes)}; "
+        f"round {row['round']}/{num_rounds}: {', '.join(parts)}; {amounts}, {down}; "
         f"{record.seconds:.1f} s; {so_far}"
     )
 

@@ -142,5 +142,6 @@ class RoundRecord:
     metrics: dict[str, Any]
     payload_bytes: int = 0  # of the uploads that counted
     exact_bytes: int = 0
-    download_bytes: int = 0  # of the model, to all who were asked
+    download_bytes: int = 0  # of the model, to all who were asked to train
+    evaluation_bytes: int = 0  # of the model, to all who were asked to evaluate
     seconds: float = field(default=0.0, compare=False)  # from the first question to the mean
