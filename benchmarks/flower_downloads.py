@@ -2,9 +2,10 @@
 
     python benchmarks/flower_downloads.py [--rounds 10]
 
-Everything that crosses the sockets is counted, headers included; what polling costs while nothing runs is measured
-first and taken off. Training and evaluation are told apart by when they end. A client-round counts once each client
-has its first model; what the first rounds took stands beside it. Writes results/flower_downloads.json.
+Everything that crosses the sockets is counted, headers included, by the kind of call; what polling costs while nothing
+runs is measured first and taken off. Training and evaluation are told apart by when they end. A client-round counts
+once each client has its first model; what the first rounds took stands beside it. Writes
+results/flower_downloads.json after each run, so that an interrupted measurement loses one run at most.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import fedpaq
-from byte_counter import ByteCounter
+from byte_counter import ByteCounter, added, less
 from fedpaq.flower.trial.loopback import Loopback
 from measurement import RESULTS, machine
 
@@ -29,12 +30,17 @@ NODES, CLIENTS, DIMENSION, PAUSE = 8, 4, 92_027, 1.0
 RUNS = {  # name: (downlink, share that evaluates, rounds)
     "coded, training only": ("rotated:1", 0.0, None),
     "coded, all evaluate": ("rotated:1", 1.0, None),
-    "dense, all evaluate": ("dense", 1.0, 3),
+    "dense, all evaluate": ("dense", 1.0, 4),
 }
 
 
-def measure(deployment: Loopback, counter: ByteCounter, idle: Any, downlink: str, share: float, rounds: int) -> Any:
-    """Return the wire bytes of each round's training and evaluation, up and down, without idle polling."""
+Counts = dict[str, np.ndarray]  # path -> calls, bytes up, bytes down
+
+
+def measure(
+    deployment: Loopback, counter: ByteCounter, idle: Counts, downlink: str, share: float, rounds: int
+) -> list[dict[str, Any]]:
+    """Return the calls and wire bytes of each round's training and evaluation, by path, without idle polling."""
     folder = Path(tempfile.mkdtemp(dir=deployment.folder))
     run = deployment.start_run(
         HERE / "flower_wire_app",
@@ -48,7 +54,7 @@ def measure(deployment: Loopback, counter: ByteCounter, idle: Any, downlink: str
         pause=PAUSE,
         folder=str(folder),
     )
-    at, before = time.monotonic(), np.array([counter.up, counter.down], float)
+    at, before = time.monotonic(), counter.read()
     rows, known = [], set()
     for round in range(1, rounds + 1):
         row: dict[str, Any] = {}
@@ -60,23 +66,33 @@ def measure(deployment: Loopback, counter: ByteCounter, idle: Any, downlink: str
                     raise RuntimeError(f"the run ended before {marker.name}: {log}")
                 time.sleep(0.02)
             time.sleep(PAUSE / 2)
-            now, counted = time.monotonic(), np.array([counter.up, counter.down], float)
-            row[kind] = (counted - before - (now - at) * idle).tolist()
+            now, counted = time.monotonic(), counter.read()
+            polling = {path: (now - at) * rate for path, rate in idle.items()}
+            row[kind] = less(less(counted, before), polling)
             at, before = now, counted
         sent = json.loads((folder / f"{round}.json").read_text())
         row |= {"payload_bytes": sent["payload_bytes"], "frames_bytes": sent["download_bytes"]}
         row["new"] = len(set(sent["asked"]) - known)
         known |= set(sent["asked"]) if share == 0 else set(range(NODES))
         rows.append(row)
-        print(downlink, share, round, row, flush=True)
+        print(downlink, share, round, {kind: total(row[kind]) for kind in ("training", "evaluation")}, flush=True)
     run.wait()
     return rows
 
 
-def per_message(rows: Any, kind: str, count: int) -> list[float]:
-    """Return the bytes of one message and its reply, up and down, over rounds in which nobody is new."""
+def total(counts: Counts) -> list[int]:
+    """Return bytes up and down of all calls."""
+    return [round(float(each)) for each in sum(counts.values(), np.zeros(3))[1:]]
+
+
+def per_message(rows: list[dict[str, Any]], kind: str, count: int) -> dict[str, Any]:
+    """Return the bytes of one message and its reply, up and down, and its calls, over rounds in which nobody is new."""
     later = [row[kind] for row in rows[1:] if not row["new"]]
-    return (np.mean(later, axis=0) / count).tolist() if later else []
+    if not later or not count:
+        return {}
+    mean = {path: counts / (len(later) * count) for path, counts in added(later).items()}
+    calls = {path: np.round(counts, 1).tolist() for path, counts in mean.items() if counts[1] >= 1}
+    return {"rounds": len(later), "bytes": total(mean), "calls, up, down": calls}
 
 
 def main() -> None:
@@ -94,17 +110,16 @@ def main() -> None:
             deployment.fleet_port = counter.port
             with deployment:
                 time.sleep(25)  # until the SuperNodes have settled
-                before = np.array([counter.up, counter.down], float)
+                before = counter.read()
                 time.sleep(20)
-                idle = (np.array([counter.up, counter.down], float) - before) / 20
+                idle = {path: counts / 20 for path, counts in less(counter.read(), before).items()}
                 for name, (downlink, share, rounds) in RUNS.items():
                     rows = measure(deployment, counter, idle, downlink, share, rounds or wanted)
-                    found["runs"][name] = {
-                        "training_client_round": per_message(rows, "training", CLIENTS),
-                        "evaluation_message": per_message(rows, "evaluation", NODES) if share else [],
-                        "rounds": rows,
-                    }
-                    print(name, {key: found["runs"][name][key] for key in list(found["runs"][name])[:2]}, flush=True)
+                    training = per_message(rows, "training", CLIENTS)
+                    evaluation = per_message(rows, "evaluation", NODES if share else 0)
+                    plain = [{**row, **{kind: total(row[kind]) for kind in ("training", "evaluation")}} for row in rows]
+                    found["runs"][name] = {"training": training, "evaluation": evaluation, "rounds": plain}
+                    print(name, training, evaluation, sep="\n", flush=True)
                     (RESULTS / "flower_downloads.json").write_text(json.dumps(found, indent=1) + "\n")
 
 

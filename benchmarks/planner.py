@@ -9,10 +9,10 @@ of 10 Mbit/s and 5 s per round on top; a seventh has 1 Mbit/s up, 10 Mbit/s down
    watched samples. Its runs do not depend on the network.
 2. Under each network its fastest run again on other seeds and all samples. The best of these is the grid's best.
 3. The planner has the same choices. Its pick and the grid's best run on fresh seeds, the same for both.
-4. The scheduled run of the pick, on 200 more seeds: how many end at the target.
+4. The scheduled run of the pick, on 200 more seeds: how many end at the target, then and one round earlier.
 
 Rows are saved as they are made, those of other problems are kept. Exits 1 unless each pick is within 10 % of the
-grid's best and 85 to 95 % of its runs end at the target.
+grid's best and 85 to 95 % of its runs end at the target, or more where one round earlier it is less than 85 %.
 """
 
 from __future__ import annotations
@@ -154,10 +154,13 @@ class Grid:
         return min(first, key=lambda entry: self.seconds(entry, SECOND_SEEDS, cost_model).mean())
 
 
-def share_at_target(problem: fedpaq.Problem, found: fedpaq.planner.Plan) -> float:
-    """Return the share of fresh runs of the scheduled length that end at the target."""
-    configs = [found.config(seed) for seed in SCHEDULE_SEEDS]
+def share_at_target(problem: fedpaq.Problem, found: fedpaq.planner.Plan, fewer: int = 0) -> float:
+    """Return the share of fresh runs that end at the target after the scheduled rounds, or so many fewer."""
     setting = found.pick.setting
+    configs = [found.config(seed) for seed in SCHEDULE_SEEDS]
+    configs = [replace(each, total_steps=each.total_steps - fewer * setting.local_steps) for each in configs]
+    if not configs[0].total_steps:
+        return 0.0
     histories = fedpaq.sweep(problem, configs, quantizer=setting.quantizer, downlink=setting.downlink, evaluate_every=0)
     return float(np.mean([h.diverged is None and h.final.loss <= found.task.target_loss for h in histories]))
 
@@ -202,6 +205,7 @@ def compare(grid: Grid, network: str) -> dict[str, Any]:
         "planned_share": found.schedule.share,
         "share_before": found.schedule.before,
         "share_at_target": share_at_target(grid.problem, found),
+        "share_one_round_earlier": share_at_target(grid.problem, found, fewer=1),
         "gradient_steps": found.gradient_steps,
         "grid_gradient_steps": grid.gradient_steps,
         "processor_seconds": took,
@@ -212,14 +216,14 @@ def write_table(rows: list[dict[str, Any]]) -> None:
     """Replace the table between the marks of docs/planning.md."""
     lines = [
         "| problem | network | best of the grid | pick | pick's time over the best | tied | scheduled rounds "
-        "| fresh runs at the target |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| fresh runs at the target | one round earlier |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:
         lines.append(
             f"| {row['problem']} | {row['network']} | {row['grid_best']} | {row['pick']} | "
             f"{row['over_best']:.2f} ± {row['over_best_error']:.2f} | {len(row['tied'])} | {row['scheduled_rounds']} | "
-            f"{row['share_at_target']:.1%} |"
+            f"{row['share_at_target']:.1%} | {row['share_one_round_earlier']:.1%} |"
         )
     before, rest = PAGE.read_text().split(MARKS[0])
     after = rest.split(MARKS[1])[1]
@@ -227,7 +231,10 @@ def write_table(rows: list[dict[str, Any]]) -> None:
 
 
 def passes(row: dict[str, Any]) -> bool:
-    return row["over_best"] <= 1.1 and 0.85 <= row["share_at_target"] <= 0.95
+    """Whether the pick is near the best, and no other number of rounds is nearer to nine in ten."""
+    least = row["share_at_target"] >= 0.85
+    most = row["share_at_target"] <= 0.95 or row["share_one_round_earlier"] < 0.85
+    return row["over_best"] <= 1.1 and least and most
 
 
 def main() -> int:

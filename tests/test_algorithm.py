@@ -10,6 +10,7 @@ import fedpaq
 from fedpaq import codec
 from fedpaq.clients import Vectorised
 from fedpaq.errors import ConfigError, DivergedError
+from fedpaq.server.aggregation import TrimmedMean
 from fedpaq.server.mean import add_messages
 from small_problems import make_problem
 
@@ -32,6 +33,18 @@ def test_with_identity_all_clients_one_step_full_batches_it_is_gradient_descent(
     for executor in ("sequential", "vectorised"):
         history = fedpaq.train(problem, config, executor=executor)
         assert np.abs(history.params - params.numpy()).max() < 1e-6
+
+
+def test_quantizer_downlink_and_aggregation_may_be_given_as_text(problem, config):
+    as_text = {"quantizer": "low-precision:2", "downlink": "rotated:2", "aggregation": "trimmed"}
+    as_objects = {
+        "quantizer": fedpaq.LowPrecision(levels=2),
+        "downlink": fedpaq.Changes(fedpaq.Rotated(bits=2)),
+        "aggregation": TrimmedMean(),
+    }
+    texts, objects = (fedpaq.train(problem, config, **given) for given in (as_text, as_objects))
+    assert (texts.quantizer, texts.final.download_bytes) == (objects.quantizer, objects.final.download_bytes)
+    np.testing.assert_array_equal(texts.params, objects.params)
 
 
 @pytest.mark.parametrize("quantizer", [fedpaq.Identity(), fedpaq.LowPrecision(levels=2)])

@@ -20,17 +20,17 @@ from fedpaq.arrays import Float32, Int64
 from fedpaq.clients import Executor, choose_executor, draw_participants, local_work
 from fedpaq.config import FedPAQConfig, require_same_shape
 from fedpaq.cost_model import CostModel
-from fedpaq.downlink import Broadcast, Dense, Downlink
+from fedpaq.downlink import Broadcast, Dense, Downlink, as_downlink
 from fedpaq.hardware.devices import require_device, to_array
 from fedpaq.hardware.ranks import ALONE, Ranks
 from fedpaq.problems import Problem
-from fedpaq.quantizers import Identity, Quantizer
+from fedpaq.quantizers import Identity, Quantizer, as_quantizer
 from fedpaq.run.history import History, Record
 from fedpaq.run.recorder import Callback, RunRecorder
 from fedpaq.run.saving import CheckpointPolicy, saved_run
 from fedpaq.run.settings import RunSettings
 from fedpaq.run.state import RunState
-from fedpaq.server.aggregation import Aggregation, Mean
+from fedpaq.server.aggregation import Aggregation, Mean, as_aggregation
 from fedpaq.server.uplink import Uplink, choose_uplink
 from fedpaq.storage.atomic_file import StrPath
 
@@ -39,13 +39,13 @@ def train(
     problem: Problem,
     config: FedPAQConfig,
     *,
-    quantizer: Quantizer | None = None,
+    quantizer: Quantizer | str | None = None,
     cost_model: CostModel | None = None,
     executor: str | Executor = "auto",
     evaluate_every: int = 1,
     callback: Callable[[Record, Float32], None] | None = None,
-    aggregation: Aggregation | None = None,
-    downlink: Downlink | None = None,
+    aggregation: Aggregation | str | None = None,
+    downlink: Downlink | str | None = None,
     checkpoint: StrPath | CheckpointPolicy | None = None,
     device: str = "cpu",
     ranks: Ranks = ALONE,
@@ -76,13 +76,13 @@ def sweep(
     problem: Problem,
     configs: Sequence[FedPAQConfig],
     *,
-    quantizer: Quantizer | None = None,
+    quantizer: Quantizer | str | None = None,
     cost_model: CostModel | None = None,
     executor: str | Executor = "auto",
     evaluate_every: int = 1,
     callback: Callback | None = None,
-    aggregation: Aggregation | None = None,
-    downlink: Downlink | None = None,
+    aggregation: Aggregation | str | None = None,
+    downlink: Downlink | str | None = None,
     checkpoint: StrPath | CheckpointPolicy | None = None,
     device: str = "cpu",
     ranks: Ranks = ALONE,
@@ -90,7 +90,8 @@ def sweep(
     """Run all ``configs`` as one batch and return a history each, as separate ``train`` calls would.
 
     The configs may differ in step size and seed; r, tau, T and B are shared. ``quantizer`` defaults to none
-    (FedAvg), ``aggregation`` to the paper's mean, ``downlink`` to the whole model as float32.
+    (FedAvg), ``aggregation`` to the paper's mean, ``downlink`` to the whole model as float32; each may also be
+    given as text, e.g. "rotated:0.1".
     ``evaluate_every`` thins the evaluation of the training loss: 0 evaluates after the last round only.
     ``callback(run, record, params)`` is called for each run before the first round and after every round. A
     diverged run ends early and says so. A ``checkpoint`` is saved after every round, and the same call
@@ -100,7 +101,8 @@ def sweep(
     shape = require_same_shape(configs)
     shape.check_against(problem.num_clients)
     problem = problem.to(require_device(device))
-    quantizer, aggregation, downlink = quantizer or Identity(), aggregation or Mean(), downlink or Dense()
+    quantizer, downlink = as_quantizer(quantizer or Identity()), as_downlink(downlink or Dense())
+    aggregation = as_aggregation(aggregation or Mean())
     chosen = choose_executor(executor, problem, shape.clients_per_round, ranks, shape)
     uplink = choose_uplink(quantizer, aggregation, problem, ranks)
     settings = RunSettings(

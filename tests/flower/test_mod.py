@@ -156,7 +156,7 @@ def test_the_default_keeps_half_a_bit_per_parameter():
 def test_another_version_of_the_protocol_is_named():
     message = train_message(record(w=np.zeros(3, np.float32)))
     message.content[protocol.RECORD]["version"] = 1
-    with pytest.raises(ConfigError, match=r"version=1 .* this side uses 2; install the same fedpaq"):
+    with pytest.raises(ConfigError, match=r"version=1 .* is not this side's 2; install the same fedpaq"):
         drifting_app(quantize_mod(levels=1))(message, context())
 
 

@@ -30,7 +30,7 @@ def test_every_other_version_is_refused_and_named(version):
     values = {} if version is None else {"version": version}
     with pytest.raises(ConfigError) as refused:
         protocol.read_record(RecordDict({protocol.RECORD: ConfigRecord(values)}), "missing")
-    assert f"version={version!r} of fedpaq's Flower protocol" in str(refused.value)
+    assert f"version={version!r} of the other side's Flower protocol" in str(refused.value)
     assert "install the same fedpaq on server and clients" in str(refused.value)
 
 

@@ -203,7 +203,7 @@ def shared_data() -> Path | None:
 @pytest.mark.parametrize("name", sorted(NETWORKS))
 def test_networks_start_near_a_uniform_guess_on_the_real_data(name):
     if shared_data() is None:
-        pytest.skip("needs the image datasets in FEDPAQ_DATA or ../shared/data")
+        pytest.skip("needs the image datasets in the folder that FEDPAQ_DATA names")
     problem = problems.load(name, data_dir=shared_data())
     assert len(problem.inputs) == 10_000 and problem.partition.sizes().tolist() == [200] * 50
     guess = np.log(NETWORKS[name][-1])

@@ -44,5 +44,6 @@ def main(grid, context):
             (folder / "part").rename(folder / f"{server_round}.{ending}")
             time.sleep(settings["pause"])  # for the counter to be read
 
-    start = ArrayRecord({"params": Array(np.zeros(settings["dimension"], np.float32))})
+    drawn = np.random.default_rng(0).standard_normal(settings["dimension"], np.float32)
+    start = ArrayRecord({"params": Array(drawn)})
     strategy.start(grid, start, num_rounds=settings["num-rounds"], evaluate_fn=mark)

@@ -23,7 +23,9 @@ LocalSteps = Annotated[
 TotalSteps = Annotated[int, typer.Option("--total-steps", "-T", help="T: local steps in all, a multiple of tau.")]
 QuantizerText = Annotated[
     str | None,
-    typer.Option("--quantizer", metavar="TEXT", help="How updates are quantized, e.g. low-precision:4 or none."),
+    typer.Option(
+        "--quantizer", metavar="TEXT", help="How updates are quantized, e.g. low-precision:4, rotated:0.1 or none."
+    ),
 ]
 Levels = Annotated[
     int | None,
@@ -46,8 +48,8 @@ DownlinkBandwidth = Annotated[
 StepSeconds = Annotated[
     float | None, typer.Option(help="Mean seconds that a client takes for one local step. Default: 0.05.")
 ]
-Straggler = Annotated[float, typer.Option(help="Share of that time that varies from client to client, 0 to 1.")]
-RoundSeconds = Annotated[float, typer.Option(help="Seconds that every round takes beside that: start-up, latency.")]
+Straggler = Annotated[float, typer.Option(help="Share of a step's time that varies from client to client, up to 1.")]
+RoundSeconds = Annotated[float, typer.Option(help="Fixed seconds added to every round: start-up, latency, evaluation.")]
 OwnUplinks = Annotated[bool, typer.Option("--own-uplinks", help="Each client has an uplink of --bandwidth.")]
 Broadcast = Annotated[
     bool, typer.Option("--broadcast", help="The largest download of a round is charged once, not all of them.")
@@ -55,7 +57,7 @@ Broadcast = Annotated[
 SlowShare = Annotated[float, typer.Option(help="Share of the clients that are slow in every round, 0 to 1.")]
 SlowFactor = Annotated[float, typer.Option(help="How many times as long the slow clients compute.")]
 STEP_SECONDS = 0.05
-RATIO = typer.Option(help="Time to upload a float32 model over the time of one gradient.")
+RATIO = typer.Option(help="Time to upload the model as float32, divided by the mean time of one gradient.")
 DataDir = Annotated[
     Path | None, typer.Option(envvar="FEDPAQ_DATA", help="Folder with .npz files or the datasets' official files.")
 ]

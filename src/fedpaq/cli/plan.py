@@ -42,7 +42,7 @@ def plan(
         list[str] | None,
         typer.Option(
             metavar="TEXT",
-            help="One to choose from, e.g. low-precision:4; repeatable. Default: low-precision, rotated and none.",
+            help="A quantizer to choose from, e.g. rotated:0.1; repeatable. Default: low-precision, rotated and none.",
         ),
     ] = None,
     downlink: Annotated[

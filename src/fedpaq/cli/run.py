@@ -57,7 +57,7 @@ def run(
     optimizer: Annotated[
         str, typer.Option(help="How a local step uses its gradient: sgd, momentum:0.9 or adamw:0.01.")
     ] = "sgd",
-    precision: Annotated[str, typer.Option(help="Of local gradients: float32 or bfloat16.")] = "float32",
+    precision: Annotated[str, typer.Option(help="Precision of local gradients: float32 or bfloat16.")] = "float32",
     device: Annotated[str, typer.Option(help="cpu or cuda: where data and updates are kept.")] = "cpu",
     evaluate_every: Annotated[
         int, typer.Option(help="Rounds between evaluations; 0 evaluates only the last round.")

@@ -54,4 +54,9 @@ def parse(text: str) -> Downlink:
     return Changes(*(part.strip() for part in text.split("/", 1)))
 
 
-__all__ = ["Broadcast", "Changes", "Dense", "Downlink", "parse"]
+def as_downlink(given: Downlink | str) -> Downlink:
+    """Return a downlink given as one or as its text."""
+    return parse(given) if isinstance(given, str) else given
+
+
+__all__ = ["Broadcast", "Changes", "Dense", "Downlink", "as_downlink", "parse"]

@@ -6,6 +6,7 @@
     loop.py      server: the rounds of a run, saved, evaluated and resumed
     report.py    server: what the operator sees: a line per round, a table, rows for trackers
     state.py     server: the run between two rounds
+    downloads.py   server: coded downloads, and which model each client holds
     roster.py    server: which client runs on which Flower node
     exchange.py  server: sends messages, and gathers replies until a deadline
     rounds.py    server: one round, from its questions to its record
@@ -14,6 +15,7 @@
     metrics.py   server: what clients reported, and what a round cost
     model_file.py  server: the final model as a file
     wrappers.py  server: which of Flower's wrappers cannot drive the strategy
+    kept_model.py  client: the model it keeps between messages, in a file
     layout.py    both: which arrays of a model form the flat vector
     protocol.py  both: names of records and keys on the wire
     trial/       a real deployment on one machine, to try an app

@@ -140,7 +140,7 @@ def _hand_over(message: Message, layout: Layout, asked: ConfigRecord, context: C
         if received is not None:
             message.content[name] = as_record(received)
             return received, holds
-    raise ConfigError("the train message holds no packed model; the server's fedpaq is broken or foreign")
+    raise ConfigError("the train message holds no packed model; install the same fedpaq on server and clients")
 
 
 def _replace_model(

@@ -46,7 +46,7 @@ def read_record(content: RecordDict, missing: str) -> ConfigRecord:
         raise ConfigError(missing)
     if record.get("version") != VERSION:
         raise ConfigError(
-            f"version={record.get('version')!r} of fedpaq's Flower protocol is the other side's, but this side "
-            f"uses {VERSION}; install the same fedpaq on server and clients"
+            f"version={record.get('version')!r} of the other side's Flower protocol is not this side's {VERSION}; "
+            "install the same fedpaq on server and clients"
         )
     return record

@@ -76,10 +76,7 @@ def line_of(record: RoundRecord, row: Row, num_rounds: int) -> str:
     if record.evaluation_bytes:
         down += f" (to train {size(record.download_bytes)}, to evaluate {size(record.evaluation_bytes)})"
     so_far = f"so far up {size(row['payload_bytes'] + row['exact_bytes'])}, down {size(row['download_bytes'])}"
-    return (
-        f"round {row['round']}/{num_rounds}: {', '.join(parts)}; {amounts}, {down}; "
-        f"{record.seconds:.1f} s; {so_far}"
-    )
+    return f"round {row['round']}/{num_rounds}: {', '.join(parts)}; {amounts}, {down}; {record.seconds:.1f} s; {so_far}"
 
 
 def measured(row: Row) -> list[str]:

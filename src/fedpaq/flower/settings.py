@@ -56,7 +56,7 @@ def described(settings: Any, state: State | None) -> Iterator[str]:
         size = f"p={state.layout.dimension}, {state.layout.exact_bytes} bytes of exact arrays"
         yield f"run={state.run}: {size}, from round {state.rounds_done + 1}"
     if settings.checkpoint is None:
-        yield "checkpoint=None: a run that stops begins again; with a file it goes on"
+        yield "checkpoint=None: a run that stops must start over; set checkpoint=FILE to resume it"
     else:
         yield f"if this run stops, run the app again as it is: it goes on from checkpoint={settings.checkpoint}"
 

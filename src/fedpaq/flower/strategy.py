@@ -26,8 +26,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedpaq.config import require_int
 from fedpaq.cost_model import CostModel
-from fedpaq.downlink import Dense, Downlink
-from fedpaq.downlink import parse as parse_downlink
+from fedpaq.downlink import Dense, Downlink, as_downlink
 from fedpaq.errors import ConfigError
 from fedpaq.flower import protocol, settings
 from fedpaq.flower.layout import EXACT
@@ -41,10 +40,10 @@ from fedpaq.flower.rounds import OpenRound, Questions, RoundRecord
 from fedpaq.flower.state import ROUND, State
 from fedpaq.flower.wrappers import refuse_what_cannot_work
 from fedpaq.quantizers import Quantizer
-from fedpaq.quantizers.registry import parse
+from fedpaq.quantizers.registry import as_quantizer
 from fedpaq.randomness import Key
 from fedpaq.run.log import RoundLog, open_log
-from fedpaq.server.aggregation import Aggregation, WeightedMean, find_aggregation
+from fedpaq.server.aggregation import Aggregation, WeightedMean, as_aggregation
 from fedpaq.storage import checkpoint as checkpoints
 from fedpaq.storage.lock import hold
 
@@ -117,10 +116,10 @@ class FedPAQ(Strategy):
         self.deadline, self.patience = deadline, patience
         self.checkpoint, self.save, self.log = checkpoint, save, _listed(log)
         self.max_failed_rounds, self.max_update_norm = max_failed_rounds, max_update_norm
-        self.quantizer = parse(quantizer) if isinstance(quantizer, str) else quantizer
-        self.aggregation = find_aggregation(aggregation) if isinstance(aggregation, str) else aggregation
+        self.quantizer = as_quantizer(quantizer)
+        self.aggregation = as_aggregation(aggregation)
         self.exact = tuple(exact)
-        self.downlink = parse_downlink(downlink) if isinstance(downlink, str) else downlink or Dense()
+        self.downlink = as_downlink(downlink or Dense())
         self.cost_model, self.gradients_per_client = cost_model, gradients_per_client
         self.fraction_evaluate, self.min_evaluate_nodes = fraction_evaluate, min_evaluate_nodes
         self.train_metrics_aggr_fn = train_metrics_aggr_fn or mean_metrics

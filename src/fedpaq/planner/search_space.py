@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, replace
 
 from fedpaq.config import require_int, require_positive
-from fedpaq.downlink import Changes, Dense, Downlink
-from fedpaq.downlink import parse as parse_downlink
+from fedpaq.downlink import Changes, Dense, Downlink, as_downlink
 from fedpaq.errors import ConfigError
 from fedpaq.quantizers import Identity, LowPrecision, Quantizer, as_quantizer, text_of
 from fedpaq.quantizers.rotated.quantizer import LEAST_BYTES, MOST_BITS, Rotated
@@ -44,7 +43,7 @@ class SearchSpace:
     def __post_init__(self, levels: Sequence[int | None]) -> None:
         by_levels = [Identity() if s is None else LowPrecision(s) for s in levels]
         object.__setattr__(self, "quantizers", [*map(as_quantizer, self.quantizers), *by_levels])
-        object.__setattr__(self, "downlinks", [*map(_as_downlink, self.downlinks)])
+        object.__setattr__(self, "downlinks", [*map(as_downlink, self.downlinks)])
         for name in ("local_steps", "clients_per_round", "quantizers", "step_sizes", "downlinks"):
             values = list(getattr(self, name))
             if not values or len(set(values)) < len(values):
@@ -59,7 +58,7 @@ class SearchSpace:
     def settings(self) -> list[RoundSetting]:
         """Return every round setting."""
         return [
-            RoundSetting(steps, clients, as_quantizer(quantizer), _as_downlink(downlink))
+            RoundSetting(steps, clients, as_quantizer(quantizer), as_downlink(downlink))
             for downlink in self.downlinks
             for quantizer in self.quantizers
             for clients in self.clients_per_round
@@ -111,7 +110,3 @@ def _other_rates(own: Quantizer, dimension: int) -> list[Quantizer]:
             if other.target_bytes(dimension) != own.target_bytes(dimension):
                 others.append(other)
     return [other for other in others if other != own]
-
-
-def _as_downlink(given: Downlink | str) -> Downlink:
-    return parse_downlink(given) if isinstance(given, str) else given

@@ -73,7 +73,7 @@ def parse(text: str) -> Any:
     try:
         return kind(*given, **named)
     except TypeError as error:
-        raise ConfigError(f"quantizer={text!r} does not fit; write {_usage(name, kind)}") from error
+        raise ConfigError(f"quantizer={text!r} has settings that do not fit; write {_usage(name, kind)}") from error
 
 
 def text_of(quantizer: Any) -> str:

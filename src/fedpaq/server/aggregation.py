@@ -162,6 +162,11 @@ def find_aggregation(name: str) -> Aggregation:
     return AGGREGATIONS[name]()
 
 
+def as_aggregation(given: Aggregation | str) -> Aggregation:
+    """Return an aggregation given as one or as its name."""
+    return find_aggregation(given) if isinstance(given, str) else given
+
+
 class StoredMessages:
     """Keeps the messages of each run until the round is complete."""
 

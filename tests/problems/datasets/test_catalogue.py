@@ -29,7 +29,7 @@ def test_unknown_dataset_names_suggest_the_nearest():
 @pytest.mark.parametrize("name", sorted(DATASETS))
 def test_standardisation_constants_are_those_of_the_data(name, tmp_path):
     if shared_data() is None or locate(spec(name), data_dir=shared_data(), cache_dir=tmp_path) is None:
-        pytest.skip(f"needs {name} in FEDPAQ_DATA or ../shared/data")
+        pytest.skip(f"needs {name} in the folder that FEDPAQ_DATA names")
     dataset = spec(name)
     images = load_offline(dataset, shared_data(), tmp_path).x_train[:2000]
     pixels = images.reshape(-1, len(dataset.mean)) / 255.0

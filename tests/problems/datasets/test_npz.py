@@ -102,7 +102,7 @@ def test_bundled_digits_are_complete_and_small():
 
 @pytest.mark.skipif(
     shared_data() is None or not (shared_data() / "mnist.npz").is_file(),
-    reason="needs the full mnist.npz in FEDPAQ_DATA or ../shared/data",
+    reason="needs the full mnist.npz in the folder that FEDPAQ_DATA names",
 )
 def test_bundled_digits_equal_the_originals(tmp_path):
     full = load_offline(spec("mnist"), shared_data(), tmp_path)

@@ -91,8 +91,8 @@ def body_of(value, levels):
     [
         (bytes([0, 0]), "blocks=0"),
         (bytes([9, 0]), "blocks=9"),
-        (bytes([2, 0]), "more than it needs"),
-        (bytes([1, 0, 0]), "more than it needs"),
+        (bytes([2, 0]), "holds extra bytes"),
+        (bytes([1, 0, 0]), "holds extra bytes"),
         (bytes([1]) + pack_varint(1025), "non-zeros"),
         (bytes([1, 1, 0, 3]), "levels=0"),
         (bytes([1, 1, 1, 21]), "mantissa"),

@@ -19,6 +19,17 @@ ONE = 2.0**16  # a level, in the units of a draw of 16 bits
 CLOSE = 0xFFFF  # this far above a level, the low half of a draw decides whether it is the next
 
 
+@njit
+def halve(lanes):
+    """Return the sum of the lanes, added in halves."""
+    half = LANES // 2
+    while half > 0:
+        for lane in range(half):
+            lanes[lane] += lanes[lane + half]
+        half //= 2
+    return lanes[0]
+
+
 @njit(fastmath={"contract"})
 def add_squares(chunk, lanes):
     """Add chunk^2 onto the lanes, 256 coordinates at a time, then halve the lanes to one sum.
@@ -35,12 +46,7 @@ def add_squares(chunk, lanes):
     for lane in range(rest.size):
         value = np.float64(rest[lane])
         lanes[lane] += value * value
-    half = LANES // 2
-    while half > 0:
-        for lane in range(half):
-            lanes[lane] += lanes[lane + half]
-        half //= 2
-    return lanes[0]
+    return halve(lanes)
 
 
 @njit

@@ -4,9 +4,9 @@ import numpy as np
 from numba import njit, types, uint64
 
 from fedpaq.kernels.numba import kernel
+from fedpaq.kernels.numba.low_precision import LANES, halve
 from fedpaq.kernels.numba.masks import NONE, WIDTH, lowest_bit, not_zero
 
-LANES = 256
 RUN = 4096
 MAGNITUDE = 0x7FFFFFFF
 
@@ -52,17 +52,6 @@ def kth_largest(bits, places, count, k):
         chosen |= digit << shift
         prefix |= 255 << shift
     return chosen
-
-
-@njit
-def halve(lanes):
-    """Return the sum of the lanes, added in halves."""
-    half = LANES // 2
-    while half > 0:
-        for lane in range(half):
-            lanes[lane] += lanes[lane + half]
-        half //= 2
-    return lanes[0]
 
 
 @njit

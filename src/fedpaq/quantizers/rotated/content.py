@@ -70,7 +70,7 @@ def decode(content: memoryview, dimension: int, key: Key | None = None) -> Rotat
     blocks, count, at = _read_blocks(content, dimension)
     if count == 0:
         if blocks.count > 1 or at < len(content):
-            raise WireFormatError("a payload without non-zeros has more than it needs; it is corrupt")
+            raise WireFormatError("a payload without non-zeros holds extra bytes; it is corrupt")
         return zero_message(blocks, key)
     most, at = read_varint(content, at, "levels", MAX_LEVELS)
     if most == 0 or at >= len(content):

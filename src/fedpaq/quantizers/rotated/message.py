@@ -43,7 +43,7 @@ class RotatedMessage:
     def dequantize(self) -> Float32:
         """Return the estimate of the update, (p,) float32."""
         if self.key is None:
-            raise ConfigError("this message was decoded without key=; whose rotation it is does not travel")
+            raise ConfigError("key=None: a payload does not carry its rotation; decode it with key=Key(...)")
         kernels = compiled.load("rotation")
         if kernels is None:
             return rotate_back_numpy(self.signed_levels, self.blocks, self.scales, self.key)

@@ -61,7 +61,7 @@ class Rotated:
     def __post_init__(self) -> None:
         if (self.bits is None) == (self.payload_bytes is None):
             raise ConfigError(
-                "give either bits= (average bits a coordinate) or payload_bytes= (the most a payload has)"
+                "give either bits= (average bits per coordinate) or payload_bytes= (the longest payload allowed)"
             )
         if self.payload_bytes is not None:
             require_int("payload_bytes", self.payload_bytes, LEAST_BYTES)
