@@ -86,6 +86,7 @@ class Loop:
 
 def model_bytes(message: Message) -> int:
     """Return the bytes of the model in a message: its arrays, and those that travel beside coded changes."""
-    beside = message.content.config_records.get(protocol.RECORD, {}).get("exact", b"")
+    record = message.content.config_records.get(protocol.RECORD)
+    beside = b"" if record is None else record.get("exact")
     arrays = [array for record in message.content.array_records.values() for array in record.values()]
-    return sum(len(array.data) for array in arrays) + len(beside)
+    return sum(len(array.data) for array in arrays) + (len(beside) if isinstance(beside, bytes) else 0)

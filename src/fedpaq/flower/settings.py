@@ -42,7 +42,7 @@ def fixed(settings: Any) -> dict[str, Any]:
         "num_clients": settings.num_clients,
         "seed": settings.seed,
         "quantizer": "any" if settings.quantizer is None else settings.quantizer.name,
-        "aggregation": "mean" if settings.aggregation is None else settings.aggregation.name,
+        "aggregation": settings.aggregation.name,
         **coded,
     }
 

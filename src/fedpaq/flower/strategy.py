@@ -43,7 +43,7 @@ from fedpaq.quantizers import Quantizer
 from fedpaq.quantizers.registry import as_quantizer
 from fedpaq.randomness import Key
 from fedpaq.run.log import RoundLog, open_log
-from fedpaq.server.aggregation import Aggregation, WeightedMean, as_aggregation
+from fedpaq.server.aggregation import Aggregation, Mean, WeightedMean, as_aggregation
 from fedpaq.storage import checkpoint as checkpoints
 from fedpaq.storage.lock import hold
 
@@ -117,7 +117,7 @@ class FedPAQ(Strategy):
         self.checkpoint, self.save, self.log = checkpoint, save, _listed(log)
         self.max_failed_rounds, self.max_update_norm = max_failed_rounds, max_update_norm
         self.quantizer = as_quantizer(quantizer)
-        self.aggregation = as_aggregation(aggregation)
+        self.aggregation = as_aggregation(aggregation or Mean())
         self.exact = tuple(exact)
         self.downlink = as_downlink(downlink or Dense())
         self.cost_model, self.gradients_per_client = cost_model, gradients_per_client

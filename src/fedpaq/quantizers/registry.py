@@ -14,12 +14,13 @@ point of the group ``fedpaq.quantizers`` in the package that holds it, which the
 import functools
 from dataclasses import fields, is_dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from fedpaq.errors import ConfigError, unknown_name
 from fedpaq.quantizers.identity import Identity
 from fedpaq.quantizers.low_precision import LowPrecision
 
+Q = TypeVar("Q")
 GROUP = "fedpaq.quantizers"
 QUANTIZERS: dict[str, Any] = {  # a class, or where to find it when it is first needed
     "low-precision": LowPrecision,
@@ -92,9 +93,9 @@ def text_of(quantizer: Any) -> str:
     return f"{name}:{','.join(settings)}" if settings else name
 
 
-def as_quantizer(given: Any) -> Any:
+def as_quantizer(given: Q | str) -> Q:
     """Return a quantizer given as one or as its text."""
-    return parse(given) if isinstance(given, str) else given
+    return cast(Q, parse(given)) if isinstance(given, str) else given
 
 
 def _number(text: str, value: str) -> float:
