@@ -211,3 +211,19 @@ def test_a_sweep_over_different_shapes_is_refused(logistic):
         fedpaq.sweep(logistic, configs)
     with pytest.raises(ConfigError, match="is empty"):
         fedpaq.sweep(logistic, [])
+
+
+def test_a_callback_gets_params_of_its_own(problem, config):
+    seen = []
+
+    def keep_and_spoil(record, params):
+        seen.append(params.copy())
+        params[:] = np.nan
+
+    history = fedpaq.train(problem, config, callback=keep_and_spoil)
+    np.testing.assert_array_equal(seen[0], problem.initial_params)
+    np.testing.assert_array_equal(seen[-1], history.params)
+    kept = []
+    fedpaq.train(problem, config, callback=lambda record, params: kept.append(params))
+    for mine, theirs in zip(kept, seen, strict=True):
+        np.testing.assert_array_equal(mine, theirs)

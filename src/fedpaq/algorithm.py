@@ -27,7 +27,7 @@ from fedpaq.problems import Problem
 from fedpaq.quantizers import Identity, Quantizer, as_quantizer
 from fedpaq.run.history import History, Record
 from fedpaq.run.recorder import Callback, RunRecorder
-from fedpaq.run.saving import CheckpointPolicy, saved_run
+from fedpaq.run.saving import CheckpointPolicy, executor_of, saved_run
 from fedpaq.run.settings import RunSettings
 from fedpaq.run.state import RunState
 from fedpaq.server.aggregation import Aggregation, Mean, as_aggregation
@@ -103,7 +103,7 @@ def sweep(
     problem = problem.to(require_device(device))
     quantizer, downlink = as_quantizer(quantizer or Identity()), as_downlink(downlink or Dense())
     aggregation = as_aggregation(aggregation or Mean())
-    chosen = choose_executor(executor, problem, shape.clients_per_round, ranks, shape)
+    chosen = choose_executor(executor, problem, shape.clients_per_round, ranks, shape, lambda: executor_of(checkpoint))
     uplink = choose_uplink(quantizer, aggregation, problem, ranks)
     settings = RunSettings(
         problem=problem,

@@ -9,6 +9,7 @@ from torch import nn
 
 from fedpaq.errors import ConfigError, DatasetError
 from fedpaq.problems import Partition, Problem, iid
+from fedpaq.problems.problem import EVALUATION_ROWS
 from problem_parts import FEATURES, LABELS, N, data, make, network
 
 
@@ -144,3 +145,19 @@ def test_data_that_is_not_finite_is_refused(name, value):
 def test_params_of_the_wrong_shape_are_refused(shape):
     with pytest.raises(ConfigError, match=r"params.shape=.* does not fit the model; it has dimension=59"):
         make().evaluate(np.zeros(shape, np.float32))
+
+
+@pytest.mark.parametrize("extra", [1, 2])
+def test_batch_statistics_are_never_those_of_a_few_leftover_samples(extra):
+    samples = EVALUATION_ROWS + extra
+    inputs, labels = torch.randn(samples, 3, generator=torch.Generator().manual_seed(0)), torch.arange(samples) % 2
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    problem = Problem(
+        model=model, loss=nn.functional.cross_entropy, inputs=inputs, targets=labels, partition=iid(samples, 2)
+    )
+    with torch.no_grad():
+        halves = [
+            float(problem.loss(problem.outputs(torch.from_numpy(problem.initial_params), x), y))
+            for x, y in zip(inputs.chunk(2), labels.chunk(2), strict=True)
+        ]
+    assert problem.evaluate(problem.initial_params).loss == pytest.approx(np.mean(halves), rel=1e-4)

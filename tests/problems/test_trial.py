@@ -26,6 +26,33 @@ def test_a_single_logit_is_judged_by_its_sign(targets, loss):
     assert problem.evaluate(params).accuracy == 0.5
 
 
+@pytest.mark.parametrize(
+    ("last", "loss"),
+    [
+        (nn.Sigmoid(), nn.functional.binary_cross_entropy),
+        (nn.Sigmoid(), lambda o, t: nn.BCELoss()(o, 0.9 * t + 0.05)),
+        (nn.Identity(), nn.functional.mse_loss),
+        (nn.Identity(), nn.functional.l1_loss),
+    ],
+)
+def test_a_single_probability_is_judged_by_one_half(last, loss):
+    ones = (np.arange(N) % 4 == 0)[:, None].astype(np.float32)
+    problem = make(model=nn.Sequential(nn.Linear(FEATURES, 1), last), targets=ones, loss=loss)
+    params = np.zeros(FEATURES + 1, np.float32)
+    params[-1] = -1.0 if isinstance(last, nn.Sigmoid) else 0.3  # says 0.27 or 0.3: below one half
+    assert problem.evaluate(params).accuracy == 0.75
+
+
+@pytest.mark.parametrize("weight", [0.1, 1.0, 20.0])
+def test_a_weighted_logit_is_judged_by_its_sign(weight):
+    loss = nn.BCEWithLogitsLoss(pos_weight=torch.tensor(weight))
+    ones = (np.arange(N) % 4 == 0)[:, None].astype(np.float32)
+    problem = make(model=nn.Linear(FEATURES, 1), targets=ones, loss=loss)
+    params = np.zeros(FEATURES + 1, np.float32)
+    params[-1] = 0.3
+    assert problem.evaluate(params).accuracy == 0.25
+
+
 def test_regression_has_no_accuracy():
     problem = make(model=nn.Linear(FEATURES, 1), targets=np.linspace(0, 1, N)[:, None], loss=nn.functional.mse_loss)
     assert problem.evaluate(problem.initial_params).accuracy is None

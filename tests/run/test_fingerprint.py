@@ -40,7 +40,54 @@ def make(**changes):
 
 
 def keys_that_differ(one, other):
-    return {line.split("=")[0] for line in differing(describe_problem(one), describe_problem(other))}
+    """What differs besides the probe, which feels most changes of data and layers too."""
+    lines = differing(describe_problem(one), describe_problem(other))
+    return {line.split("=")[0] for line in lines} - {"probe"}
+
+
+class Halved(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) / 2
+
+    def extra_repr(self):
+        return "alike"
+
+
+class Whole(nn.Linear):
+    def extra_repr(self):
+        return "alike"
+
+
+Halved.__name__ = Whole.__name__
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"loss": nn.CrossEntropyLoss()}, {"loss": nn.CrossEntropyLoss(label_smoothing=0.3)}),
+        (
+            {"loss": lambda o, t: nn.functional.cross_entropy(o, t)},
+            {"loss": lambda o, t: 2 * nn.functional.cross_entropy(o, t)},
+        ),
+        ({"model": Whole(3, 2)}, {"model": Halved(3, 2)}),
+    ],
+)
+def test_models_and_losses_of_one_name_are_told_apart_by_what_they_compute(one, other):
+    described = [describe_problem(make(**changes)) for changes in (one, other)]
+    assert described[0]["model"] == described[1]["model"] and described[0]["loss"] == described[1]["loss"]
+    assert described[0]["probe"] != described[1]["probe"]
+
+
+def test_the_weights_of_a_loss_are_part_of_it():
+    even, uneven = (make(loss=nn.CrossEntropyLoss(weight=torch.tensor(w))) for w in ([1.0, 1.0], [1.0, 5.0]))
+    assert "data_sha256" in keys_that_differ(even, uneven)
+
+
+def test_a_probe_repeats_with_dropout_and_leaves_the_generator_alone():
+    problem = make(model=network(nn.Dropout(0.5)))
+    before = torch.get_rng_state()
+    assert describe_problem(problem) == describe_problem(problem)
+    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_the_same_problem_made_twice_has_one_fingerprint():

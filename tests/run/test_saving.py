@@ -125,6 +125,36 @@ def test_a_checkpoint_of_another_run_is_refused_and_kept(logistic, config, path,
     assert path.read_bytes() == before
 
 
+class Plain:
+    """A quantizer from elsewhere whose settings only its name tells."""
+
+    def __init__(self, size):
+        self.name = f"plain({size})"
+
+    def __getattr__(self, name):
+        return getattr(LOW, name)
+
+
+def test_a_quantizer_whose_text_lacks_its_settings_is_known_by_its_name(logistic, config, path):
+    with pytest.raises(Stop):
+        fedpaq.train(logistic, config, quantizer=Plain(1), checkpoint=path, callback=stop_after(2))
+    with pytest.raises(CheckpointError, match=r"quantizer_name='plain\(1\)' in the checkpoint, 'plain\(2\)' here"):
+        fedpaq.train(logistic, config, quantizer=Plain(2), checkpoint=path)
+
+
+@pytest.mark.parametrize("first", ["captured", "vectorised"])
+def test_auto_goes_on_with_the_executor_it_began_with(config, path, monkeypatch, first):
+    problem = make_problem("convolution")
+    choices = [first, "vectorised" if first == "captured" else "captured"]
+    monkeypatch.setattr("fedpaq.clients.choice._fastest", lambda *_: choices[0])
+    with pytest.raises(Stop):
+        fedpaq.train(problem, config, checkpoint=path, callback=stop_after(1))
+    choices.reverse()  # a busy machine changes its mind
+    resumed = fedpaq.train(make_problem("convolution"), config, checkpoint=path)
+    assert resumed.executor == first
+    assert fedpaq.train(make_problem("convolution"), config).executor == choices[0]
+
+
 def test_schedules_are_compared_by_their_values(logistic, config, path):
     schedule = replace(config, step_size=lambda round: 0.1 / (1 + round))
     same = replace(config, step_size=lambda round: 0.1 / (round + 1.0))
@@ -221,5 +251,5 @@ def test_a_checkpoint_holds_no_pickle_and_little_more_than_the_params(logistic, 
     data = path.read_bytes()
     assert data[-32:] == hashlib.sha256(data[:-32]).digest()
     header, _ = files.read(path)
-    assert json.dumps(header) and header["kind"] == "fedpaq run 3"
+    assert json.dumps(header) and header["kind"] == "fedpaq run 4"
     assert len(data) < 4 * logistic.dimension + 56 * (config.num_rounds + 1) + 2500

@@ -13,7 +13,7 @@ def test_the_identity_names_everything_that_fixes_the_bits():
     assert identity["quantizer"] == "low-precision:3" and identity["downlink"]["name"] == "dense"
     assert len(identity["configs"]) == 2 and identity["evaluate_every"] == 1
     other = Recorded(configs_of(2), quantizer=fedpaq.LowPrecision(4)).settings.identity()
-    assert {name for name in identity if identity[name] != other[name]} == {"quantizer"}
+    assert {name for name in identity if identity[name] != other[name]} == {"quantizer", "quantizer_name"}
 
 
 @pytest.mark.parametrize(("accounting", "bits"), [("payload", 8 * 7), ("fixed-width", 2 * (3 * 3 + 32))])

@@ -8,6 +8,7 @@ many clients, one client after another for large ones.
 import time
 import warnings
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -49,6 +50,7 @@ EXECUTORS: dict[str, type[Any]] = {
     "batched": Batched,
     "captured": Captured,
 }
+TIMED = ("captured", "vectorised", "sequential")  # between which ``auto`` decides by the clock
 _remembered: weakref.WeakKeyDictionary[Problem, dict[Any, str]] = weakref.WeakKeyDictionary()
 
 
@@ -58,22 +60,26 @@ def choose_executor(
     clients_per_round: int = 25,
     ranks: Ranks = ALONE,
     like: FedPAQConfig | None = None,
+    begun_with: Callable[[], str | None] = lambda: None,
 ) -> Executor:
     """Return the executor named, or for ``auto`` the fastest that can take this problem's module.
 
-    Batch size, optimizer and precision are those of a config it is ``like``. The first rank chooses for all.
+    Batch size, optimizer and precision are those of a config it is ``like``. The first rank chooses for all. Where
+    ``auto`` would be a matter of timing, a run that was ``begun_with`` one of the candidates keeps it.
     """
     if not isinstance(executor, str):
         return executor
     like = like or FedPAQConfig(clients_per_round=1, local_steps=1, total_steps=1, step_size=1e-3)
     if ranks.size == 1:
-        return _choose(executor, problem, clients_per_round, like)
-    name = _choose(executor, problem, clients_per_round, like).name if ranks.is_first else ""
+        return _choose(executor, problem, clients_per_round, like, begun_with)
+    name = _choose(executor, problem, clients_per_round, like, begun_with).name if ranks.is_first else ""
     agreed: Executor = EXECUTORS[ranks.broadcast(name.encode()).decode()]()
     return agreed
 
 
-def _choose(executor: str, problem: Problem, clients_per_round: int, like: FedPAQConfig) -> Executor:
+def _choose(
+    executor: str, problem: Problem, clients_per_round: int, like: FedPAQConfig, begun_with: Callable[[], str | None]
+) -> Executor:
     if executor not in ("auto", *EXECUTORS):
         raise unknown_name("executor", executor, ("auto", *EXECUTORS))
     if executor == "vectorised" and (reason := reason_not_vectorisable(problem)) is not None:
@@ -87,6 +93,9 @@ def _choose(executor: str, problem: Problem, clients_per_round: int, like: FedPA
             return Dense()
         if problem.inputs.device.type == "cuda":
             return Batched()
+    if (begun := begun_with()) in TIMED:
+        kept: Executor = EXECUTORS[begun]()
+        return kept
     remembered = _remembered.setdefault(problem, {})
     key = (clients_per_round.bit_length(), like.batch_size, like.optimizer, like.precision)
     if key not in remembered:

@@ -7,6 +7,7 @@ where x = ``params`` is the flat float32 concatenation of the module's trainable
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +25,17 @@ from fedpaq.config import require_positive
 from fedpaq.errors import ConfigError, DatasetError
 from fedpaq.problems.dense_network import DenseNetwork, recognise
 from fedpaq.problems.partitions import Partition
-from fedpaq.problems.trial import as_tensor, count_correct, draws, label_kind, require_labels, try_loss, try_model
+from fedpaq.problems.trial import (
+    THRESHOLD,
+    as_tensor,
+    count_correct,
+    draws,
+    has_classes,
+    label_kind,
+    require_labels,
+    try_loss,
+    try_model,
+)
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 EVALUATION_ROWS = 8192  # samples per forward pass: large products, bounded memory
@@ -105,6 +116,11 @@ class Problem:
     def is_recurrent(self) -> bool:
         """Whether the module holds an LSTM, GRU or RNN."""
         return any(isinstance(each, nn.RNNBase) for each in self.model.modules())
+
+    @cached_property
+    def has_batch_statistics(self) -> bool:
+        """Whether the module normalises by the samples that are computed together."""
+        return any(isinstance(each, _NormBase) for each in self.model.modules())
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
@@ -250,7 +266,7 @@ class Problem:
                 if kind == "classes":
                     correct += (outputs.argmax(2) == y).sum(1)
                 elif kind is not None:
-                    correct += ((outputs > 0) == (y > 0.5)).sum((1, 2))
+                    correct += ((outputs > THRESHOLD[kind]) == (y > 0.5)).sum((1, 2))
         regular = 0.5 * self.regularization * params.double().square().sum(1)
         found = torch.stack([losses / counted + regular, correct / counted], 1).tolist()
         return [Evaluation(loss, None if kind is None else share) for loss, share in found]
@@ -295,7 +311,10 @@ class Problem:
     def _held(self, rows: int = EVALUATION_ROWS) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the samples some client holds, ``rows`` at a time, or fewer where a row has many outputs."""
         held, rows = self._held_samples, max(1, min(rows, EVALUATION_OUTPUTS // self._outputs_per_row))
-        for start in range(0, len(self.inputs) if held is None else len(held), rows):
+        total = len(self.inputs) if held is None else len(held)
+        if self.has_batch_statistics:  # then chunks are of about one size: a single sample would have no variance
+            rows = math.ceil(total / math.ceil(total / rows))
+        for start in range(0, total, rows):
             chunk = slice(start, start + rows) if held is None else held[start : start + rows]
             yield self.inputs[chunk], self.targets[chunk]
 
@@ -319,10 +338,10 @@ class Problem:
         with _evaluating(self.model):  # a trial must not move torch's global generator
             outputs = try_model(self)
         self._outputs_per_row = outputs[0].numel()
-        self._label_kind = label_kind(outputs, self.targets)
-        if self._label_kind == "classes":
+        if has_classes(outputs, self.targets):
             require_labels(self.targets, outputs.shape[1])
         try_loss(self, outputs)
+        self._label_kind = label_kind(outputs, self.targets, self.loss)
 
 
 @contextmanager

@@ -16,9 +16,10 @@ from torch import Tensor
 from fedpaq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedpaq.problems.problem import Problem
+    from fedpaq.problems.problem import Loss, Problem
 
-LabelKind = Literal["classes", "binary"]
+LabelKind = Literal["classes", "logit", "probability"]
+THRESHOLD = {"logit": 0.0, "probability": 0.5}  # above it a single output says 1
 
 
 def as_tensor(name: str, values: Any) -> Tensor:
@@ -97,12 +98,27 @@ def draws(problem: Problem) -> bool:
         return not all(map(torch.equal, before, states()))
 
 
-def label_kind(outputs: Tensor, targets: Tensor) -> LabelKind | None:
-    """Tell how accuracy is counted: class numbers, zeros and ones for a single logit, or not at all."""
-    if outputs.ndim == 2 and outputs.shape[1] > 1:
-        return "classes" if targets.ndim == 1 and not targets.is_floating_point() else None
+def has_classes(outputs: Tensor, targets: Tensor) -> bool:
+    """Tell whether targets are numbers of outputs."""
+    return outputs.ndim == 2 and outputs.shape[1] > 1 and targets.ndim == 1 and not targets.is_floating_point()
+
+
+def label_kind(outputs: Tensor, targets: Tensor, loss: Loss) -> LabelKind | None:
+    """Tell how accuracy is counted: class numbers, zeros and ones for a single output, or not at all."""
+    if has_classes(outputs, targets):
+        return "classes"
     is_single = outputs[0].numel() == 1 and targets[0].numel() == 1
-    return "binary" if is_single and bool(((targets == 0) | (targets == 1)).all()) else None
+    if not is_single or not bool(((targets == 0) | (targets == 1)).all()):
+        return None
+    return "probability" if _is_met_by_targets(loss, outputs[:1], targets[:1]) else "logit"
+
+
+def _is_met_by_targets(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
+    """Tell whether an output of 1 meets a target of 1, as a probability does; a logit could be larger still."""
+    one = torch.ones_like(targets)
+    with torch.no_grad():
+        met, missed = (float(loss(torch.full_like(outputs, value), one)) for value in (1.0, 0.0))
+    return met < 0.2 * missed
 
 
 def require_labels(targets: Tensor, num_outputs: int) -> None:
@@ -116,10 +132,10 @@ def require_labels(targets: Tensor, num_outputs: int) -> None:
 
 
 def count_correct(outputs: Tensor, targets: Tensor, kind: LabelKind) -> int:
-    """Count right predictions: the largest of several outputs, or the sign of a single logit."""
+    """Count right predictions: the largest of several outputs, or on which side of its threshold a single one is."""
     if kind == "classes":
         return int((outputs.argmax(1) == targets).sum())
-    return int(((outputs.reshape(-1) > 0) == (targets.reshape(-1) > 0.5)).sum())
+    return int(((outputs.reshape(-1) > THRESHOLD[kind]) == (targets.reshape(-1) > 0.5)).sum())
 
 
 def _shape(outputs: Any) -> str:

@@ -27,14 +27,16 @@ def fingerprint(problem: Problem, configs: Sequence[FedPAQConfig], **settings: A
 
 def describe_problem(problem: Problem) -> dict[str, Any]:
     """Return the problem's name, sizes and layers, and one hash over its data, partition and numbers."""
-    digest = hashlib.sha256()
+    digest, loss = hashlib.sha256(), problem.loss
+    of_loss = loss.state_dict().values() if isinstance(loss, torch.nn.Module) else ()
+    constants = [*problem.constants(), *of_loss]
     for values in (
         problem.inputs.cpu().numpy(),
         problem.targets.cpu().numpy(),
         problem.partition.indices,
         problem.partition.offsets,
         problem.initial_params,
-        *(constant.cpu().reshape(-1).view(torch.uint8).numpy() for constant in problem.constants()),
+        *(constant.detach().cpu().reshape(-1).view(torch.uint8).numpy() for constant in constants),
     ):
         digest.update(f"{values.dtype.str}{values.shape}".encode())
         digest.update(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)  # type: ignore[arg-type]
@@ -44,9 +46,25 @@ def describe_problem(problem: Problem) -> dict[str, Any]:
         "num_clients": problem.num_clients,
         "regularization": problem.regularization,
         "model": " ".join(repr(problem.model).split()),  # the layers too: two Sequentials may differ in them
-        "loss": getattr(problem.loss, "__qualname__", type(problem.loss).__qualname__),
+        "loss": getattr(loss, "__qualname__", type(loss).__qualname__),
         "data_sha256": digest.hexdigest(),
+        "probe": probe(problem),
     }
+
+
+def probe(problem: Problem) -> str:
+    """Return loss and gradient of two samples at x_0: two models, or two losses, may have one name.
+
+    Three digits, so that another machine or number of threads does not make it another run.
+    """
+    x, y = problem.inputs[:2], problem.targets[:2]
+    params = torch.from_numpy(problem.initial_params).to(x.device)
+    with problem.quiet(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+        torch.manual_seed(0)  # of dropout
+        gradient = problem.gradient(params, x, y)
+        with torch.no_grad():
+            loss = problem.objective(params, x, y)
+    return f"loss {float(loss):.3g}, gradient {float(gradient.double().norm()):.3g}"
 
 
 def describe_config(config: FedPAQConfig) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class RunRecorder:
     def _keep(self, state: RunState, run: int, record: Record) -> None:
         state.records[run].append(record)
         if self._callback is not None:
-            self._callback(run, record, to_array(state.params[run]))
+            self._callback(run, record, np.array(to_array(state.params[run])))  # its own: the state moves on
 
     def _evaluate(self, round: int, params: Any) -> Sequence[Evaluation | None]:
         every = self._settings.evaluate_every

@@ -5,7 +5,7 @@ What the run is (problem, data, configs, quantizer, ...) is stored too; a checkp
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +19,11 @@ from fedpaq.storage import checkpoint as files
 from fedpaq.storage.atomic_file import StrPath
 from fedpaq.storage.lock import hold
 
-KIND = "fedpaq run 3"
+KIND = "fedpaq run 4"
 OLDER_KINDS = {
     "fedpaq run": "0.1.0 before downloads were counted",
     "fedpaq run 2": "0.1.0 before optimizers were named",
+    "fedpaq run 3": "0.1.0 before losses were compared by value",
 }
 MARGIN_BYTES = 2**25  # header and records, on top of the params
 
@@ -131,6 +132,19 @@ def saved_run(
             yield run
         except LostRankError as error:
             raise LostRankError(f"{error} in round={state.rounds_done + 1}; {_way_on(policy)}") from error
+
+
+def executor_of(checkpoint: StrPath | CheckpointPolicy | None) -> str | None:
+    """Return the name of the executor that a checkpoint was started with, if one can be read.
+
+    ``auto`` chooses by timing, and might choose another in the middle of a run.
+    """
+    path = checkpoint.path if isinstance(checkpoint, CheckpointPolicy) else checkpoint
+    for each in () if path is None else (path, files.previous(path)):
+        with suppress(CheckpointError, AttributeError):
+            name = files.read(each)[0].get("run", {}).get("executor")
+            return name if isinstance(name, str) else None
+    return None
 
 
 def _way_on(checkpoint: CheckpointPolicy | None) -> str:

@@ -44,6 +44,7 @@ class RunSettings:
             self.problem,
             self.configs,
             quantizer=text_of(self.quantizer),
+            quantizer_name=self.quantizer.name,  # the text of a plug-in may lack its settings
             cost_model=self.cost_model,
             aggregation=self.aggregation,
             downlink=self.downlink,
