@@ -299,6 +299,17 @@ def test_a_robust_aggregation_replaces_the_mean():
     np.testing.assert_allclose(arrays["w"].numpy(), 0.3, rtol=1e-6)
 
 
+def test_a_liar_cannot_set_the_batch_statistics_under_a_robust_aggregation():
+    model = record(w=np.zeros(5, np.float32), running_var=np.ones(2, np.float32))
+    grid = InProcessGrid(drifting_app(quantize_mod(levels=None)), 5)
+    lie = np.full(2, -1e30, np.float32).tobytes()
+    lies = lambda client, reply: client == 4 and payload_of(reply)
+    grid.meddle = lambda *who: forged(who[1], payload_of(who[1]), lie) if lies(*who) else who[1]
+    strategy = FedPAQ(clients_per_round=5, aggregation="trimmed", fraction_evaluate=0.0)
+    arrays = strategy.start(grid, model, num_rounds=1).arrays
+    np.testing.assert_allclose(arrays["running_var"].numpy(), 1.2, rtol=1e-6)  # of 1.1, 1.2, 1.3; 1.4 goes with the lie
+
+
 def test_metrics_reach_flower_s_result():
     cost_model = fedpaq.CostModel(bandwidth=8000.0)
     grid = InProcessGrid(drifting_app(quantize_mod(levels=1)), 4)

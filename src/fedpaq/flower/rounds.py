@@ -85,12 +85,19 @@ class OpenRound:
         """The bytes of the models sent so far."""
         return 0 if self.questions is None else self.questions.sent_bytes
 
-    def close(self, replies: Iterable[Message], rules: Rules, aggregation: Aggregation | None = None) -> ClosedRound:
+    def close(
+        self,
+        replies: Iterable[Message],
+        rules: Rules,
+        aggregation: Aggregation | None = None,
+        held: bytes | None = None,
+    ) -> ClosedRound:
         """Add up, in client order, the replies that pass every check; keep why others did not.
 
+        ``held`` are the exact arrays that the clients were sent.
         Only payloads wait in memory, not decoded updates: O(p) whatever the number of clients.
         """
-        mean = RoundMean(rules.layout, aggregation)
+        mean = RoundMean(rules.layout, aggregation, held)
         by_question = {reply.metadata.reply_to_message_id: reply for reply in replies}
         closed = ClosedRound(self.server_round, list(self.asked), [], {}, [], mean, self.download_bytes)
         for client, message in self.asked.items():
