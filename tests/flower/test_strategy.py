@@ -331,8 +331,18 @@ def test_metrics_reach_flower_s_result():
     assert seen == [0, 1, 2]
 
 
-def test_the_modelled_time_is_the_simulator_s(logistic, config):
-    cost_model = fedpaq.CostModel.from_ratio(100)
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"downlink_bandwidth": 1e3, "round_seconds": 3.0, "shared_uplink": False, "shared_downlink": False},
+        {"downlink_bandwidth": 1e3, "slow_share": 0.5, "slow_factor": 4.0},
+    ],
+)
+def test_the_modelled_time_is_the_simulator_s(logistic, config, more, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDPAQ_CACHE", str(tmp_path))
+    cost_model = fedpaq.CostModel.from_ratio(100, **more)
+    downlink = fedpaq.Changes("rotated:2")  # dense downloads have no frame on Flower
     grid = InProcessGrid(problem_app(logistic, config), logistic.num_clients)
     strategy = FedPAQ(
         clients_per_round=config.clients_per_round,
@@ -340,11 +350,14 @@ def test_the_modelled_time_is_the_simulator_s(logistic, config):
         seed=config.seed,
         cost_model=cost_model,
         gradients_per_client=config.local_steps * config.batch_size,
+        downlink=downlink,
         fraction_evaluate=0.0,
     )
     strategy.start(grid, record(params=logistic.initial_params), num_rounds=config.num_rounds)
     modelled = sum(found.metrics["fedpaq-modelled-seconds"] for found in strategy.history)
-    expected = fedpaq.train(logistic, config, quantizer=LowPrecision(1), cost_model=cost_model, executor="sequential")
+    expected = fedpaq.train(
+        logistic, config, quantizer=LowPrecision(1), cost_model=cost_model, downlink=downlink, executor="sequential"
+    )
     assert modelled == pytest.approx(expected.final.seconds, rel=1e-12)
 
 

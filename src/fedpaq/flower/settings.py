@@ -75,6 +75,11 @@ def check(settings: Any) -> None:
         require_positive("max_update_norm", settings.max_update_norm)
     if settings.gradients_per_client is not None:
         require_int("gradients_per_client", settings.gradients_per_client, 1)
+    if settings.cost_model is not None and settings.cost_model.accounting != "payload":
+        raise ConfigError(
+            f"accounting={settings.cost_model.accounting!r} of the cost model is the simulator's only; a deployment "
+            "charges the bytes that it sends: choose accounting='payload'"
+        )
     if settings.save is not None:
         check_save(settings.save)
 
