@@ -9,6 +9,7 @@ import pytest
 from flwr.app import MetricRecord
 
 from fedpaq import ConfigError, CostModel
+from fedpaq.downlink import Dense
 from fedpaq.flower import FedPAQ
 from fedpaq.flower.settings import INSTEAD
 from flower.flower_apps import quantizing, record
@@ -110,3 +111,12 @@ def test_a_round_without_uploads_asks_the_functions_nothing():
 def test_bits_that_are_not_sent_cannot_be_charged(accounting):
     with pytest.raises(ConfigError, match=f"^accounting='{accounting}' .* choose accounting='payload'"):
         FedPAQ(clients_per_round=1, cost_model=CostModel(bandwidth=1.0, accounting=accounting))
+
+
+@pytest.mark.parametrize("base", [object, Dense])
+def test_a_downlink_that_clients_cannot_read_is_refused(base):
+    class Mine(base):
+        name = "mine"
+
+    with pytest.raises(ConfigError, match=r"^downlink='mine' cannot be sent .* choose 'dense', fedpaq.Changes"):
+        FedPAQ(clients_per_round=1, downlink=Mine())

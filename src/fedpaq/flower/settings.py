@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpaq.config import require_int, require_positive
-from fedpaq.downlink import Dense
+from fedpaq.downlink import Changes, Dense
 from fedpaq.errors import ConfigError
 from fedpaq.flower.state import State
 
@@ -75,6 +75,11 @@ def check(settings: Any) -> None:
         require_positive("max_update_norm", settings.max_update_norm)
     if settings.gradients_per_client is not None:
         require_int("gradients_per_client", settings.gradients_per_client, 1)
+    if type(settings.downlink) is not Dense and not isinstance(settings.downlink, Changes):
+        raise ConfigError(
+            f"downlink={settings.downlink.name!r} cannot be sent through Flower, whose clients read a whole model or "
+            "coded changes; choose 'dense', fedpaq.Changes(...) or a text such as 'rotated:1'"
+        )
     if settings.cost_model is not None and settings.cost_model.accounting != "payload":
         raise ConfigError(
             f"accounting={settings.cost_model.accounting!r} of the cost model is the simulator's only; a deployment "
