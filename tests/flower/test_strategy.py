@@ -240,7 +240,7 @@ def test_a_restarted_node_takes_over_its_client(caplog):
 def test_two_nodes_with_one_partition_id_are_told(caplog):
     grid = InProcessGrid(drifting_app(quantize_mod(levels=1)), 3, partition_ids=[0, 1, 1])
     FedPAQ(clients_per_round=2, fraction_evaluate=0.0).start(grid, vector(), num_rounds=1)
-    assert "client=1 is already node=1001; give every SuperNode its own partition-id" in caplog.text
+    assert "client=1 is already node=1001, which is connected; give every SuperNode its own partition-id" in caplog.text
 
 
 def test_without_partition_ids_node_ids_stand_in_with_a_warning(caplog):
