@@ -16,6 +16,7 @@ INSTEAD = {  # what FedAvg's users write, and what they write here
     "min_available_nodes": "num_clients=..., the clients to wait for before each draw",
 }
 SAVED_AS = (".npz", ".safetensors")
+UNSAID = {"max_update_norm": None, "weighted_by_key": "num-examples"}  # defaults that the first line leaves out
 
 
 def refuse_unknown(given: Mapping[str, Any]) -> None:
@@ -44,13 +45,18 @@ def fixed(settings: Any) -> dict[str, Any]:
         "quantizer": "any" if settings.quantizer is None else settings.quantizer.name,
         "aggregation": settings.aggregation.name,
         **coded,
+        "max_update_norm": None if settings.max_update_norm is None else float(settings.max_update_norm),
+        "weighted_by_key": settings.weighted_by_key,
+        "min_replies": int(settings.min_replies),
     }
 
 
 def described(settings: Any, state: State | None) -> Iterator[str]:
     """Yield the lines with which a run begins."""
     more = {name: getattr(settings, name) for name in ("deadline", "patience", "min_replies", "max_failed_rounds")}
-    shown = ", ".join(f"{name}={value}" for name, value in {**fixed(settings), **more}.items())
+    own = fixed(settings).items()
+    first = {name: value for name, value in own if name not in more and UNSAID.get(name, ...) != value}
+    shown = ", ".join(f"{name}={value}" for name, value in {**first, **more}.items())
     yield f"{type(settings).__name__}: {shown}"
     if state is not None:
         size = f"p={state.layout.dimension}, {state.layout.exact_bytes} bytes of exact arrays"

@@ -204,6 +204,7 @@ class FedPAQ(Strategy):
         rules = Rules(state.layout, self.quantizer, self.max_update_norm, self.seed, server_round - 1, weighted_by)
         closed = opened.close(replies, rules, self.aggregation, state.exact)
         closed.log()
+        state.note_makers(closed.counted)
         params, exact = state.params, state.exact
         if len(closed.counted) >= self.min_replies:
             self._failed = 0
