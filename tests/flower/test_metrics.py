@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -45,6 +46,22 @@ def test_modelled_time_is_the_uploads_plus_the_slowest_client():
     slowest = model.computation_seconds(4, 2, clients, gradients)
     assert Pricing(model, None, seed=4).seconds(closed, SIZE) == bits / 100.0
     assert Pricing(model, 10, seed=4).seconds(closed, SIZE) == pytest.approx(bits / 100.0 + slowest)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_modelled_time_charges_exact_bytes_downloads_and_the_round_itself(shared):
+    data, exact = payload(update(0, 3)), bytes(WITH_EXACT.exact_bytes)
+    asked = {client: question(client) for client in range(3)}
+    replies = [reply_to(asked[client], data, exact) for client in (0, 2)]
+    closed = replace(OpenRound(1, asked).close(replies, Rules(WITH_EXACT)), downloads=[100, 40, 100])
+    model = CostModel(
+        bandwidth=10.0, downlink_bandwidth=1000.0, round_seconds=5.0, shared_uplink=shared, shared_downlink=shared
+    )
+    up = 2 * 8 * (len(data) + 16) / 10.0 / (1 if shared else 2)
+    down = 8 * (240 if shared else 100) / 1000.0
+    assert Pricing(model, None, seed=0).seconds(closed, 3) == pytest.approx(5.0 + up + down)
+    nobody = OpenRound(1, asked).close([], Rules(WITH_EXACT))
+    assert Pricing(model, 10, seed=0).seconds(nobody, 3) == 5.0
 
 
 def means_of(reports, weighted_by):

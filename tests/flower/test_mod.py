@@ -219,3 +219,10 @@ def test_a_train_message_without_a_packed_model_is_refused():
     context = Context(1, 1, {"partition-id": 0}, RecordDict(), {})
     with pytest.raises(ConfigError, match="holds no packed model"):
         drifting_app(quantize_mod(levels=1))(Message(content, 1, "train"), context)
+
+
+def test_a_quantizer_made_for_one_dimension_can_take_part():
+    grid = InProcessGrid(drifting_app(quantize_mod(quantizer="rotated:2,blocks=8")), 2)
+    strategy = FedPAQ(clients_per_round=2, fraction_evaluate=0.0)
+    strategy.start(grid, record(w=np.zeros(1000, np.float32)), num_rounds=1)
+    assert strategy.history[0].counted == [0, 1]

@@ -13,7 +13,7 @@ from flwr.app import MetricRecord
 
 from fedpaq.flower import FedPAQ
 from fedpaq.flower.loop import model_bytes
-from fedpaq.flower.report import TABLE_ROWS, rows_of, size, table_of
+from fedpaq.flower.report import TABLE_ROWS, measured, names_of, rows_of, size, table_of
 from flower.flower_apps import payload_of, quantizing, record
 
 pytestmark = pytest.mark.flower
@@ -116,6 +116,57 @@ def test_a_resumed_run_leaves_the_rows_of_an_uninterrupted_one(tmp_path, name):
     run(2, checkpoint=tmp_path / "state")
     run(4, checkpoint=tmp_path / "state")
     assert rows() == expected
+
+
+def colliding(**more):
+    """A strategy whose places all measure ``loss``, and some what a row has columns for."""
+    return FedPAQ(
+        clients_per_round=2,
+        train_metrics_aggr_fn=lambda *_: MetricRecord({"loss": 1.0, "round": 70, "list": [1.0], "only": 5.0}),
+        evaluate_metrics_aggr_fn=lambda *_: MetricRecord({"loss": 2.0, "seconds": 71, "list": 4.0}),
+        **more,
+    )
+
+
+def sometimes(server_round, arrays):
+    """Evaluate in every other round, and not before the first."""
+    return MetricRecord({"loss": 3.0, "method": 72.0}) if server_round and not server_round % 2 else None
+
+
+def test_metrics_of_one_name_and_those_named_like_a_column_say_where_they_were_measured():
+    strategy = colliding()
+    strategy.start(quantizing(2), model(), num_rounds=3, evaluate_fn=sometimes)
+    rows = rows_of(strategy._state)
+    assert [row["round"] for row in rows] == [1, 2, 3] and all(row["seconds"] < 70 for row in rows)
+    always = {"train-loss": 1.0, "train-round": 70, "only": 5.0, "loss": 2.0, "clients-seconds": 71, "list": 4.0}
+    found = [{name: row[name] for name in measured(row)} for row in rows]
+    assert found == [always, {**always, "server-loss": 3.0, "server-method": 72.0}, always]
+
+
+def test_a_prefixed_name_takes_no_other_s_place():
+    found = {
+        "train": {1: {"loss": 1.0, "train-loss": 2.0, "server-loss": 3.0}},
+        "clients": {1: {"loss": 4.0}},
+        "server": {0: {"loss": 5.0}},
+    }
+    names = names_of(found)
+    assert len(set(names.values())) == 5
+    assert names["train", "train-loss"] == "train-loss" and names["train", "loss"] == "train-train-loss"
+    assert names["server", "loss"] == "server-loss" and names["train", "server-loss"] == "train-server-loss"
+
+
+def test_a_resumed_run_with_colliding_names_leaves_the_rows_of_an_uninterrupted_one(tmp_path):
+    def rows(path):
+        found = [json.loads(line) for line in path.read_text().splitlines()]
+        return [{key: value for key, value in row.items() if key != "seconds"} for row in found]
+
+    whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
+    colliding(log=whole).start(quantizing(2), model(), num_rounds=4, evaluate_fn=sometimes)
+    for num_rounds in (1, 3, 4):
+        strategy = colliding(log=parts, checkpoint=tmp_path / "state")
+        strategy.start(quantizing(2), model(), num_rounds=num_rounds, evaluate_fn=sometimes)
+    assert rows(parts) == rows(whole)
+    assert ["server-loss" in row for row in rows(whole)] == [False, True, False, True]
 
 
 def test_an_own_log_gets_the_same_rows():

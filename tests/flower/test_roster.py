@@ -92,3 +92,33 @@ def test_a_node_whose_answer_is_lost_is_asked_again(monkeypatch):
     monkeypatch.setattr(roster, "ASK_AGAIN", 0.0)
     assert book.present(grid) == {0: 1000, 1: 1001} and len(grid.sent) == 3
     assert book.present(grid) == {0: 1000, 1: 1001} and len(grid.sent) == 3
+
+
+def test_a_node_that_registers_again_before_the_first_draw_takes_over_its_client(caplog):
+    grid, book = quantizing(2, partition_ids=[7, 7]), roster.Roster()
+    grid.offline = {1}
+    assert book.present(grid) == {7: 1000}
+    grid.offline = {0}
+    assert book.present(grid) == {7: 1001} and list(book.gather(grid, 1, 1, 0.0)) == [7]
+    assert "client=7 is now node=1001 instead of node=1000" in caplog.text
+
+
+def test_a_node_refused_for_another_s_sake_is_asked_again_when_that_one_has_left(caplog):
+    grid, book = quantizing(2, partition_ids=[7, 7]), roster.Roster()
+    for _ in range(3):
+        assert book.present(grid) == {7: 1000} and len(grid.sent) == 2  # not asked while the other is there
+    assert "node=1001 cannot take part: client=7 is already node=1000, which is connected" in caplog.text
+    grid.offline = {0}
+    assert book.present(grid) == {7: 1001} and len(grid.sent) == 3
+    grid.offline = set()
+    for _ in range(3):
+        assert book.present(grid) == {7: 1001} and len(grid.sent) == 4  # it came back: asked, and now refused itself
+
+
+def test_a_refused_node_that_left_and_came_back_is_asked_again():
+    grid, book = answering("seven"), roster.Roster()
+    assert book.present(grid) == {}
+    grid.meddle, grid.offline = (lambda _, reply: reply), {0}
+    assert book.present(grid) == {}
+    grid.offline = set()
+    assert book.present(grid) == {0: 1000}

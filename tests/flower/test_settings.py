@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from flwr.app import MetricRecord
 
-from fedpaq import ConfigError
+from fedpaq import ConfigError, CostModel
+from fedpaq.downlink import Dense
 from fedpaq.flower import FedPAQ
 from fedpaq.flower.settings import INSTEAD
 from flower.flower_apps import quantizing, record
@@ -104,3 +105,18 @@ def test_a_round_without_uploads_asks_the_functions_nothing():
     strategy = FedPAQ(clients_per_round=1, train_metrics_aggr_fn=first, deadline=0.01, fraction_evaluate=0.0)
     result = strategy.start(grid, record(w=np.zeros(4, np.float32)), num_rounds=1)
     assert result.train_metrics_clientapp[1]["fedpaq-clients-late"] == 1
+
+
+@pytest.mark.parametrize("accounting", ["fixed-width", "elias"])
+def test_bits_that_are_not_sent_cannot_be_charged(accounting):
+    with pytest.raises(ConfigError, match=f"^accounting='{accounting}' .* choose accounting='payload'"):
+        FedPAQ(clients_per_round=1, cost_model=CostModel(bandwidth=1.0, accounting=accounting))
+
+
+@pytest.mark.parametrize("base", [object, Dense])
+def test_a_downlink_that_clients_cannot_read_is_refused(base):
+    class Mine(base):
+        name = "mine"
+
+    with pytest.raises(ConfigError, match=r"^downlink='mine' cannot be sent .* choose 'dense', fedpaq.Changes"):
+        FedPAQ(clients_per_round=1, downlink=Mine())

@@ -240,7 +240,7 @@ def test_a_restarted_node_takes_over_its_client(caplog):
 def test_two_nodes_with_one_partition_id_are_told(caplog):
     grid = InProcessGrid(drifting_app(quantize_mod(levels=1)), 3, partition_ids=[0, 1, 1])
     FedPAQ(clients_per_round=2, fraction_evaluate=0.0).start(grid, vector(), num_rounds=1)
-    assert "client=1 is already node=1001; give every SuperNode its own partition-id" in caplog.text
+    assert "client=1 is already node=1001, which is connected; give every SuperNode its own partition-id" in caplog.text
 
 
 def test_without_partition_ids_node_ids_stand_in_with_a_warning(caplog):
@@ -299,6 +299,17 @@ def test_a_robust_aggregation_replaces_the_mean():
     np.testing.assert_allclose(arrays["w"].numpy(), 0.3, rtol=1e-6)
 
 
+def test_a_liar_cannot_set_the_batch_statistics_under_a_robust_aggregation():
+    model = record(w=np.zeros(5, np.float32), running_var=np.ones(2, np.float32))
+    grid = InProcessGrid(drifting_app(quantize_mod(levels=None)), 5)
+    lie = np.full(2, -1e30, np.float32).tobytes()
+    lies = lambda client, reply: client == 4 and payload_of(reply)
+    grid.meddle = lambda *who: forged(who[1], payload_of(who[1]), lie) if lies(*who) else who[1]
+    strategy = FedPAQ(clients_per_round=5, aggregation="trimmed", fraction_evaluate=0.0)
+    arrays = strategy.start(grid, model, num_rounds=1).arrays
+    np.testing.assert_allclose(arrays["running_var"].numpy(), 1.2, rtol=1e-6)  # of 1.1, 1.2, 1.3; 1.4 goes with the lie
+
+
 def test_metrics_reach_flower_s_result():
     cost_model = fedpaq.CostModel(bandwidth=8000.0)
     grid = InProcessGrid(drifting_app(quantize_mod(levels=1)), 4)
@@ -320,8 +331,18 @@ def test_metrics_reach_flower_s_result():
     assert seen == [0, 1, 2]
 
 
-def test_the_modelled_time_is_the_simulator_s(logistic, config):
-    cost_model = fedpaq.CostModel.from_ratio(100)
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"downlink_bandwidth": 1e3, "round_seconds": 3.0, "shared_uplink": False, "shared_downlink": False},
+        {"downlink_bandwidth": 1e3, "slow_share": 0.5, "slow_factor": 4.0},
+    ],
+)
+def test_the_modelled_time_is_the_simulator_s(logistic, config, more, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDPAQ_CACHE", str(tmp_path))
+    cost_model = fedpaq.CostModel.from_ratio(100, **more)
+    downlink = fedpaq.Changes("rotated:2")  # dense downloads have no frame on Flower
     grid = InProcessGrid(problem_app(logistic, config), logistic.num_clients)
     strategy = FedPAQ(
         clients_per_round=config.clients_per_round,
@@ -329,11 +350,14 @@ def test_the_modelled_time_is_the_simulator_s(logistic, config):
         seed=config.seed,
         cost_model=cost_model,
         gradients_per_client=config.local_steps * config.batch_size,
+        downlink=downlink,
         fraction_evaluate=0.0,
     )
     strategy.start(grid, record(params=logistic.initial_params), num_rounds=config.num_rounds)
     modelled = sum(found.metrics["fedpaq-modelled-seconds"] for found in strategy.history)
-    expected = fedpaq.train(logistic, config, quantizer=LowPrecision(1), cost_model=cost_model, executor="sequential")
+    expected = fedpaq.train(
+        logistic, config, quantizer=LowPrecision(1), cost_model=cost_model, downlink=downlink, executor="sequential"
+    )
     assert modelled == pytest.approx(expected.final.seconds, rel=1e-12)
 
 

@@ -4,8 +4,8 @@
   (so float16 models gain a float32 master copy, float64 ones are rounded); clients receive every
   array in its own dtype.
 * Integer and boolean arrays, and arrays whose name matches an ``exact`` pattern, are not quantized:
-  they travel raw beside the payload. The server averages the floats among them and takes the
-  integers from the first counted reply. BatchNorm's statistics are exact by default: they are not
+  they travel raw beside the payload. The server combines the floats among them as it does the model and takes
+  the integers from the first counted reply. BatchNorm's statistics are exact by default: they are not
   parameters, and the noise of a quantizer would make variances negative.
 * Any other dtype is refused by name.
 """

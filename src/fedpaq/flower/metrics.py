@@ -51,13 +51,16 @@ class Pricing:
     seed: int
 
     def seconds(self, closed: ClosedRound, dimension: int) -> float:
-        """Return what the round would take: uploads share the bandwidth; the server waits for the slowest."""
-        bits = 8 * sum(len(upload.payload) for upload in closed.counted)
-        seconds = self.cost_model.communication_seconds(bits, dimension)
+        """Return what the round would take, as the simulator charges it: whole uploads, models sent, computing."""
+        price, uploads = self.cost_model, max(len(closed.counted), 1)
+        bits = 8 * sum(len(upload.payload) + len(upload.exact) for upload in closed.counted)
+        seconds = price.communication_seconds(bits, dimension, uploads) + price.round_seconds
+        if closed.downloads:
+            seconds += price.download_seconds(np.array(closed.downloads, np.int64))
         if self.gradients_per_client is not None and closed.counted:
             clients = np.array([upload.client for upload in closed.counted], np.int64)
             gradients = np.full(len(clients), self.gradients_per_client, np.int64)
-            seconds += self.cost_model.computation_seconds(self.seed, closed.server_round - 1, clients, gradients)
+            seconds += price.computation_seconds(self.seed, closed.server_round - 1, clients, gradients)
         return seconds
 
 

@@ -123,7 +123,10 @@ def _warm_up(quantizer: Quantizer) -> None:
     """Make the numeric kernels ready: compiled at first use on a machine, when no deadline runs yet."""
     for size in (2, 785, 5000, 2**17):  # which kernels an update takes depends on its size
         update = np.random.default_rng(size).standard_normal(size).astype(np.float32)
-        codec.encode(quantizer.quantize(update, key=Key(seed=0)))
+        try:
+            codec.encode(quantizer.quantize(update, key=Key(seed=0)))
+        except Exception as error:  # the quantizer may be made for other sizes; the first update decides
+            log.debug("the quantizer cannot be warmed up with %d coordinates: %s", size, error)
 
 
 def _hand_over(message: Message, layout: Layout, asked: ConfigRecord, context: Context) -> tuple[dict[str, Any], int]:

@@ -19,7 +19,7 @@ from fedpaq import codec
 from fedpaq.errors import ConfigError, WireFormatError
 from fedpaq.flower import protocol
 from fedpaq.flower.layout import Layout
-from fedpaq.quantizers import Key, Quantizer
+from fedpaq.quantizers import Key, LowPrecision, Quantizer
 from fedpaq.server.aggregation import norm_of
 
 
@@ -93,9 +93,8 @@ class Rules:
             raise WireFormatError(f"a payload of {len(payload)} bytes is too long; at most {most} are needed")
         header = codec.read_header(payload, dimension=self.layout.dimension)
         if self.quantizer is not None and not could_be_from(self.quantizer, header):
-            sent = f"low-precision(s={header.levels})" if header.levels else header.code_name
             raise WireFormatError(
-                f"the payload was made with quantizer={sent}, but the strategy demands "
+                f"the payload was made with quantizer={maker_of(header)}, but the strategy demands "
                 f"{self.quantizer.name}; give quantize_mod the same settings"
             )
         if self.max_update_norm is not None:
@@ -141,6 +140,14 @@ def could_be_from(quantizer: Quantizer, header: codec.Header) -> bool:
         return bool(accepts(header))
     own = getattr(quantizer, "wire_code", None)
     return own is not None and header.code in own.names
+
+
+def maker_of(header: codec.Header) -> str:
+    """Return the quantizer that made a payload with this header, as far as it says.
+
+    ``Rotated`` makes messages of levels, too, where they are better.
+    """
+    return LowPrecision(header.levels, header.bucket_size).name if header.levels else header.code_name
 
 
 def _payload(content: RecordDict) -> bytes:

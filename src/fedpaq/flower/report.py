@@ -1,10 +1,13 @@
 """Report: what the operator sees. A line per round, a table at the end, the same rows to every log.
 
 A row is made of the state alone, so a resumed run shows and logs what an uninterrupted one would.
+
+A metric keeps its name where it can. Where places measure metrics of one name, in any rounds so far, the first of
+``KEEP_NAMES`` keeps it, and the others are prefixed: ``server-loss``, ``train-loss``. So is one named like a column.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +18,11 @@ from fedpaq.run.log import RoundLog
 log = logging.getLogger("flwr")
 TABLE_ROWS = 12  # a longer run shows so many of its rounds, evenly spread
 OWN = "fedpaq-"  # how the names of our metrics begin
+COUNTS = ("asked", "counted", "rejected", "late")
+AMOUNTS = ("payload_bytes", "exact_bytes", "download_bytes", "seconds")
+COLUMNS = ("round", *COUNTS, *AMOUNTS)
+PLACES = ("train", "clients", "server")  # where metrics are measured, in the order of a row
+KEEP_NAMES = ("clients", "server", "train")  # who keeps a name that two places use, the first first
 
 Row = dict[str, Any]
 
@@ -47,22 +55,46 @@ class Report:
 
 def rows_of(state: State) -> list[Row]:
     """Return a row per round: amounts add up from the start, metrics are those of the round."""
-    rows, totals = [], dict.fromkeys(("payload_bytes", "exact_bytes", "download_bytes", "seconds"), 0)
+    found = {place: metrics_of(state, place) for place in PLACES}
+    names = names_of(found)
+    rows, totals = [], dict.fromkeys(AMOUNTS, 0)
     for record in state.history:
         totals = {name: total + getattr(record, name) for name, total in totals.items()}
         totals["download_bytes"] += record.evaluation_bytes
-        counts = {name: len(getattr(record, name)) for name in ("asked", "counted", "rejected", "late")}
-        rows.append({"round": record.server_round, **counts, **totals, **metrics_of(state, record)})
+        row = {"round": record.server_round, **{name: len(getattr(record, name)) for name in COUNTS}, **totals}
+        for place, metrics in found.items():
+            row |= {names[place, name]: value for name, value in metrics.get(record.server_round, {}).items()}
+        rows.append(row)
     return rows
 
 
-def metrics_of(state: State, record: RoundRecord) -> Row:
-    """Return the numbers measured in a round: the clients' in training, then those of the evaluations."""
-    at = record.server_round
-    found = {name: value for name, value in record.metrics.items() if not name.startswith(OWN)}
-    for side in ("clients", "server"):
-        found |= state.evaluations[side].get(at, {})
-    return {name: value for name, value in found.items() if isinstance(value, int | float)}
+def metrics_of(state: State, place: str) -> dict[int, Row]:
+    """Return the numbers that were measured in a place, by round."""
+    trained = {record.server_round: record.metrics for record in state.history}
+    found = trained if place == "train" else state.evaluations[place]
+    ours = (OWN,) if place == "train" else ()
+    return {
+        at: {
+            name: value
+            for name, value in metrics.items()
+            if isinstance(value, int | float) and not name.startswith(ours)
+        }
+        for at, metrics in found.items()
+    }
+
+
+def names_of(found: Mapping[str, Mapping[int, Row]]) -> dict[tuple[str, str], str]:
+    """Return the name in a row of each (place, name): its own, or where it was measured before it."""
+    names, taken = {}, {*COLUMNS, "method"}  # the name under which logs write the method
+    for place in KEEP_NAMES:
+        given = {name for metrics in found[place].values() for name in metrics}
+        for name in sorted(given, key=lambda name: (name in taken, name)):  # first those that keep their name
+            shown = name
+            while shown in taken:
+                shown = f"{place}-{shown}"
+            taken.add(shown)
+            names[place, name] = shown
+    return names
 
 
 def line_of(record: RoundRecord, row: Row, num_rounds: int) -> str:
@@ -81,18 +113,7 @@ def line_of(record: RoundRecord, row: Row, num_rounds: int) -> str:
 
 def measured(row: Row) -> list[str]:
     """Return the names of a row's metrics."""
-    known = {
-        "round",
-        "asked",
-        "counted",
-        "rejected",
-        "late",
-        "payload_bytes",
-        "exact_bytes",
-        "download_bytes",
-        "seconds",
-    }
-    return [name for name in row if name not in known]
+    return [name for name in row if name not in COLUMNS]
 
 
 def table_of(rows: Sequence[Row]) -> list[str]:

@@ -6,7 +6,7 @@ over client numbers, so it is the same after a restart, when Flower's node ids h
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -41,6 +41,7 @@ class Roster:
         self._asked: dict[int, list[Message]] = {}  # node -> the open questions
         self._asked_at: dict[int, float] = {}  # node -> when it was asked last
         self._refused: dict[int, str] = {}  # node -> why it cannot take part
+        self._claimed: dict[int, int] = {}  # refused node -> the client number that another node has
         self._expected: int | None = None  # how many clients are worth waiting for; None: before the first draw
 
     def gather(self, grid: Grid, wanted: int, least: int, patience: float) -> dict[int, int]:
@@ -70,12 +71,21 @@ class Roster:
     def present(self, grid: Grid) -> dict[int, int]:
         """Return {client: node} of the connected nodes that have said who they are, in client order."""
         connected = set(grid.get_node_ids())
+        self._reconsider(connected)
         overdue = {node for node, at in self._asked_at.items() if time.monotonic() - at >= ASK_AGAIN}
         answered = {*self._client_of, *self._refused}
         self._ask(grid, sorted(connected - answered - (self._asked_at.keys() - overdue)))
-        self._listen(grid)
+        self._listen(grid, connected)
         here = {client: node for client, node in self._node_of.items() if node in connected}
         return dict(sorted(here.items()))
+
+    def _reconsider(self, connected: Set[int]) -> None:
+        """Forget refusals whose reason may have passed: the node left, or the one that has its client number did."""
+        for node in list(self._refused):
+            holder = self._node_of[self._claimed[node]] if node in self._claimed else node
+            if not {node, holder} <= connected:
+                del self._refused[node]
+                self._claimed.pop(node, None)
 
     def _ask(self, grid: Grid, nodes: list[int]) -> None:
         content = RecordDict({protocol.RECORD: protocol.question(protocol.WHO)})
@@ -85,32 +95,35 @@ class Roster:
             self._asked.setdefault(node, []).append(message)
             self._asked_at[node] = time.monotonic()
 
-    def _listen(self, grid: Grid) -> None:
+    def _listen(self, grid: Grid, connected: Set[int]) -> None:
         for node, messages in list(self._asked.items()):
             reply = next(filter(None, (poll(grid, message) for message in messages)), None)
             if reply is not None:
                 del self._asked[node], self._asked_at[node]
-                self._note(node, reply)
+                self._note(node, reply, connected)
 
-    def _note(self, node: int, reply: Message) -> None:
+    def _note(self, node: int, reply: Message, connected: Set[int]) -> None:
         if reply.has_error() and reply.error.code == NODE_UNAVAILABLE:
             return  # it left; if it comes back it is asked again
         try:
-            self._enter(node, _client_in(node, reply))
+            self._enter(node, _client_in(node, reply), connected)
         except ConfigError as error:
             self._refused[node] = str(error)
             log.warning("node=%d cannot take part: %s", node, error)
 
-    def _enter(self, node: int, client: int) -> None:
+    def _enter(self, node: int, client: int, connected: Set[int]) -> None:
         before = self._node_of.get(client)
-        if before is not None and self._expected is None:
+        if before in connected and self._expected is None:
+            self._claimed[node] = client
             raise ConfigError(
-                f"client={client} is already node={before}; give every SuperNode its own partition-id in --node-config"
+                f"client={client} is already node={before}, which is connected; give every SuperNode its own "
+                "partition-id in --node-config, or wait until that node is gone"
             )
         if before is not None:
             log.warning("client=%d is now node=%d instead of node=%d", client, node, before)
             del self._client_of[before]
-            self._refused[before] = f"replaced by node={node}"
+            if before in connected:
+                self._refused[before], self._claimed[before] = f"replaced by node={node}", client
         self._client_of[node], self._node_of[client] = client, node
 
     def _refuse_if_hopeless(self) -> None:

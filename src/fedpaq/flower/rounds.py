@@ -35,13 +35,13 @@ class Questions:
     seed: int
     layout: Layout
     ttl: float
-    sent_bytes: int = 0
+    sent_bytes: dict[int, int] = field(default_factory=dict)  # of the models, by client
     sent_whole: set[int] = field(default_factory=set)  # clients that said they needed it
 
     def ask(self, client: int, node: int, *, whole: bool = False) -> Message:
         """Return the message for one client."""
         sent = self.model(client, whole)
-        self.sent_bytes += sent.nbytes
+        self.sent_bytes[client] = self.sent_bytes.get(client, 0) + sent.nbytes
         asked = protocol.question(
             protocol.TRAIN if self.kind == MessageType.TRAIN else protocol.EVALUATE,
             seed=str(self.seed),  # beyond the range of a record's integers
@@ -80,19 +80,22 @@ class OpenRound:
         self.asked[client] = self.questions.ask(client, self.asked[client].metadata.dst_node_id, whole=True)
         return self.asked[client]
 
-    @property
-    def download_bytes(self) -> int:
-        """The bytes of the models sent so far."""
-        return 0 if self.questions is None else self.questions.sent_bytes
-
-    def close(self, replies: Iterable[Message], rules: Rules, aggregation: Aggregation | None = None) -> ClosedRound:
+    def close(
+        self,
+        replies: Iterable[Message],
+        rules: Rules,
+        aggregation: Aggregation | None = None,
+        held: bytes | None = None,
+    ) -> ClosedRound:
         """Add up, in client order, the replies that pass every check; keep why others did not.
 
+        ``held`` are the exact arrays that the clients were sent.
         Only payloads wait in memory, not decoded updates: O(p) whatever the number of clients.
         """
-        mean = RoundMean(rules.layout, aggregation)
+        mean = RoundMean(rules.layout, aggregation, held)
         by_question = {reply.metadata.reply_to_message_id: reply for reply in replies}
-        closed = ClosedRound(self.server_round, list(self.asked), [], {}, [], mean, self.download_bytes)
+        downloads = {} if self.questions is None else self.questions.sent_bytes
+        closed = ClosedRound(self.server_round, list(self.asked), [], {}, [], mean, list(downloads.values()))
         for client, message in self.asked.items():
             reply = by_question.get(message.metadata.message_id)
             if reply is None:
@@ -117,7 +120,12 @@ class ClosedRound:
     rejected: dict[int, str]
     late: list[int]
     mean: RoundMean
-    download_bytes: int = 0
+    downloads: list[int] = field(default_factory=list)  # bytes of the model, to each client that was asked
+
+    @property
+    def download_bytes(self) -> int:
+        """The bytes of the models sent."""
+        return sum(self.downloads)
 
     def faults(self) -> list[str]:
         """Return whose upload did not count, and why."""

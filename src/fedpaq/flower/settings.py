@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpaq.config import require_int, require_positive
-from fedpaq.downlink import Dense
+from fedpaq.downlink import Changes, Dense
 from fedpaq.errors import ConfigError
 from fedpaq.flower.state import State
 
@@ -16,6 +16,7 @@ INSTEAD = {  # what FedAvg's users write, and what they write here
     "min_available_nodes": "num_clients=..., the clients to wait for before each draw",
 }
 SAVED_AS = (".npz", ".safetensors")
+UNSAID = {"max_update_norm": None, "weighted_by_key": "num-examples"}  # defaults that the first line leaves out
 
 
 def refuse_unknown(given: Mapping[str, Any]) -> None:
@@ -44,13 +45,18 @@ def fixed(settings: Any) -> dict[str, Any]:
         "quantizer": "any" if settings.quantizer is None else settings.quantizer.name,
         "aggregation": settings.aggregation.name,
         **coded,
+        "max_update_norm": None if settings.max_update_norm is None else float(settings.max_update_norm),
+        "weighted_by_key": settings.weighted_by_key,
+        "min_replies": int(settings.min_replies),
     }
 
 
 def described(settings: Any, state: State | None) -> Iterator[str]:
     """Yield the lines with which a run begins."""
     more = {name: getattr(settings, name) for name in ("deadline", "patience", "min_replies", "max_failed_rounds")}
-    shown = ", ".join(f"{name}={value}" for name, value in {**fixed(settings), **more}.items())
+    own = fixed(settings).items()
+    first = {name: value for name, value in own if name not in more and UNSAID.get(name, ...) != value}
+    shown = ", ".join(f"{name}={value}" for name, value in {**first, **more}.items())
     yield f"{type(settings).__name__}: {shown}"
     if state is not None:
         size = f"p={state.layout.dimension}, {state.layout.exact_bytes} bytes of exact arrays"
@@ -75,6 +81,16 @@ def check(settings: Any) -> None:
         require_positive("max_update_norm", settings.max_update_norm)
     if settings.gradients_per_client is not None:
         require_int("gradients_per_client", settings.gradients_per_client, 1)
+    if type(settings.downlink) is not Dense and not isinstance(settings.downlink, Changes):
+        raise ConfigError(
+            f"downlink={settings.downlink.name!r} cannot be sent through Flower, whose clients read a whole model or "
+            "coded changes; choose 'dense', fedpaq.Changes(...) or a text such as 'rotated:1'"
+        )
+    if settings.cost_model is not None and settings.cost_model.accounting != "payload":
+        raise ConfigError(
+            f"accounting={settings.cost_model.accounting!r} of the cost model is the simulator's only; a deployment "
+            "charges the bytes that it sends: choose accounting='payload'"
+        )
     if settings.save is not None:
         check_save(settings.save)
 

@@ -6,6 +6,7 @@ since a strategy may change them from round to round, as Flower's learning-rate 
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import os
@@ -18,17 +19,19 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 
+from fedpaq import codec
 from fedpaq.arrays import AnyArray, Float32, Float64
 from fedpaq.downlink import Changes, Downlink
 from fedpaq.errors import CheckpointError, ConfigError
 from fedpaq.flower import protocol
 from fedpaq.flower.downloads import Downloads, Sent
 from fedpaq.flower.layout import Arrays, Layout, as_record
+from fedpaq.flower.replies import Upload, maker_of
 from fedpaq.flower.rounds import RoundRecord
 from fedpaq.storage import checkpoint
 
 log = logging.getLogger("flwr")
-KIND = "fedpaq-flower-2"
+KIND = "fedpaq-flower-3"
 DOWNLINK = "downlink."  # before the names of what coded downloads remember
 SIDES = ("clients", "server")  # where an evaluation was made
 CONFIGS = ("train_config", "evaluate_config")
@@ -52,6 +55,9 @@ class State:
     history: list[RoundRecord] = field(default_factory=list)
     evaluations: dict[str, dict[int, dict[str, Any]]] = field(default_factory=lambda: {side: {} for side in SIDES})
     downloads: Downloads | None = None  # None: the whole model goes to everybody
+    initial: str = ""  # a digest of the model that the run began with
+    makers: list[str] = field(default_factory=list)  # the quantizers of the first payloads that counted
+    _resumed: bool = False  # whether these are still to be compared with the first after a resume
     _changed: bool = False  # whether a model from outside was ever adopted
     _saved_downloads: Mapping[str, AnyArray] = field(default_factory=dict)  # of a checkpoint, until taken up
 
@@ -74,7 +80,8 @@ class State:
         if isinstance(downlink, Changes):
             downloads = Downloads(downlink.stream(settings["seed"], params))
             params = downloads.stream.params
-        return cls(settings, layout, params, layout.exact(arrays), now, given, downloads=downloads)
+        initial = hashlib.blake2b(layout.pack(arrays), digest_size=16).hexdigest()
+        return cls(settings, layout, params, layout.exact(arrays), now, given, downloads=downloads, initial=initial)
 
     @property
     def rounds_done(self) -> int:
@@ -129,6 +136,23 @@ class State:
         self._changed = True
         return True
 
+    def note_makers(self, counted: Sequence[Upload]) -> None:
+        """Keep which quantizers made the first payloads; say where all of the first after a resume differ from them.
+
+        A run may mix quantizers, so that is not refused.
+        """
+        if not counted or (self.makers and not self._resumed):
+            return
+        found = sorted({maker_of(codec.read_header(upload.payload)) for upload in counted})
+        if self.makers and not set(self.makers) & set(found):
+            log.warning(
+                "quantizer=%s made the uploads after the resume, but %s the first of this run; unless that is meant, "
+                "give quantize_mod or the run config the quantizer from before",
+                " and ".join(found),
+                " and ".join(self.makers),
+            )
+        self.makers, self._resumed = self.makers or found, False
+
     def advance(self, record: RoundRecord, params: Float32, exact: bytes) -> None:
         """Go one round further."""
         self.params, self.exact = params, exact
@@ -161,6 +185,8 @@ class State:
             "run": self.run,
             "settings": self.settings,
             "layout": self.layout.to_json(),
+            "initial": self.initial,
+            "makers": self.makers,
             "evaluated": self.evaluated,
             "history": [_finite(asdict(record)) for record in self.history],
             "evaluations": _finite(self.evaluations),
@@ -199,6 +225,13 @@ class State:
                 f"checkpoint={str(path)!r} holds another model (p={self.layout.dimension}, this run has "
                 f"p={fresh.layout.dimension}); use the same model, or another file for a new run"
             )
+        if self.initial != fresh.initial:  # not refused: many apps draw their first model anew at each start
+            log.warning(
+                "checkpoint=%s began with another initial model than the one given, which is not used: the run goes on "
+                "from the checkpoint; for a new run choose another file",
+                path,
+            )
+        self._resumed = True
         for name, config in fresh.configs.items():
             saved, given = self.configs[name], self.given[name]
             if _entries(config) != _entries(saved):
@@ -236,6 +269,8 @@ def _parse(header: dict[str, Any], arrays: Mapping[str, AnyArray]) -> State:
         exact=exact,
         configs={name: _config(arrays[name].tobytes()) for name in CONFIGS},
         given={name: _config(arrays[f"given_{name}"].tobytes()) for name in CONFIGS},
+        initial=str(header["initial"]),
+        makers=[str(maker) for maker in header["makers"]],
         run=header["run"],
         evaluated=header["evaluated"],
         history=[_record(values) for values in header["history"]],

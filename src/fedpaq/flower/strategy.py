@@ -202,8 +202,9 @@ class FedPAQ(Strategy):
         replies = list(replies)
         self._heed(opened, replies)
         rules = Rules(state.layout, self.quantizer, self.max_update_norm, self.seed, server_round - 1, weighted_by)
-        closed = opened.close(replies, rules, self.aggregation)
+        closed = opened.close(replies, rules, self.aggregation, state.exact)
         closed.log()
+        state.note_makers(closed.counted)
         params, exact = state.params, state.exact
         if len(closed.counted) >= self.min_replies:
             self._failed = 0

@@ -13,9 +13,24 @@ pytestmark = pytest.mark.flower
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("rounds=3", 3), ("rate=0.5", 0.5), ("name=x", "x"), ("name=a=b", "a=b"), ("name=", ""), ("tiny=1e-3", 1e-3)],
+    [
+        ("rounds=3", 3),
+        ("rate=0.5", 0.5),
+        ("rate=.5", 0.5),
+        ("name=x", "x"),
+        ("name=a=b", "a=b"),
+        ("name=", ""),
+        ("tiny=1e-3", 1e-3),
+        ("flag=false", False),
+        ("flag=true", True),
+        ('name="x y"', "x y"),
+        ("name='3'", "3"),
+        ("quantizer=rotated:0.5,blocks=8", "rotated:0.5,blocks=8"),
+        ("day=2026-01-02", "2026-01-02"),
+        ("list=[1, 2]", "[1, 2]"),
+    ],
 )
-def test_a_setting_on_the_command_line_becomes_a_number_where_it_can(text, value):
+def test_a_setting_on_the_command_line_is_read_as_toml_where_it_can(text, value):
     key, found = __main__._setting(text)
     assert key == text.split("=")[0] and found == value and type(found) is type(value)
 

@@ -4,6 +4,7 @@ import argparse
 import sys
 import tempfile
 import time
+import tomllib
 from pathlib import Path
 
 from fedpaq.errors import FedPAQError
@@ -52,13 +53,21 @@ def _parse() -> argparse.Namespace:
 
 
 def _setting(text: str) -> tuple[str, str | int | float]:
+    """Return key and value: as TOML where it is, as Flower reads it; else a number such as ``.5``, else the text."""
     key, _, value = text.partition("=")
-    for kind in (int, float):
+    for read in (_from_toml, float):
         try:
-            return key, kind(value)
+            return key, read(value)
         except ValueError:
             continue
     return key, value
+
+
+def _from_toml(text: str) -> str | int | float:
+    found = tomllib.loads(f"value = {text}")["value"]
+    if not isinstance(found, str | int | float):
+        raise ValueError(f"{text} is not a value that a run config can hold")  # a date, a list
+    return found
 
 
 if __name__ == "__main__":
