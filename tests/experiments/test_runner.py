@@ -111,12 +111,14 @@ def test_curves_of_open_rows_get_more_seeds_while_there_are_more(tmp_path, whole
 
     monkeypatch.setattr(runner, "open_settings", still_open)
     curves = run_figure(SMALL, Output(tmp_path))
-    assert [curve.num_seeds for curve in curves.values()] == [20, 40, 10]
-    assert [[seen[first], seen[second]] for seen in asked] == [[10, 10], [20, 20], [20, 30], [20, 40]]
+    most = len(curves[second].settings.seeds)
+    assert [curve.num_seeds for curve in curves.values()] == [20, most, 10]
+    expected = [[10, 10], [20, 20], *([20, seeds] for seeds in range(30, most + 1, 10))]
+    assert [[seen[first], seen[second]] for seen in asked] == expected
     np.testing.assert_array_equal(curves[second].first(10).loss, whole_run[2][second].loss)
     stored = Output(tmp_path).curves(SMALL)[second]
-    assert stored.num_seeds == 40 and stored.to_json() == curves[second].to_json()
-    all_at_once = dataclasses.replace(stored.settings, seeds_at_once=40)
+    assert stored.num_seeds == most and stored.to_json() == curves[second].to_json()
+    all_at_once = dataclasses.replace(stored.settings, seeds_at_once=most)
     empty = dataclasses.replace(stored.first(0), settings=all_at_once)
     problem = runner.load_problem(SMALL, None)
     np.testing.assert_allclose(runner.extended(problem, empty).loss, stored.loss, rtol=2e-6)
