@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -103,7 +103,6 @@ def run(
     from fedpaq import FedPAQConfig, Identity, problems
     from fedpaq import downlink as downlinks
     from fedpaq.hardware.ranks import join
-    from fedpaq.run.log import open_log
     from fedpaq.server.aggregation import find_aggregation
 
     if output is not None and not output.absolute().parent.is_dir():  # say so now, not after hours of training
@@ -151,52 +150,69 @@ def run(
     with (
         join(device) as ranks,
         orderly_end(advice, ranks.reports_failure),
-        nullcontext() if log is None or not ranks.is_first else open_log(log, resume=resume) as rounds,
+        _open_log(log, files.values()) if ranks.is_first else nullcontext() as rounds,
     ):
         settings["ranks"] = ranks
-        histories = {
-            name: _train(name, task, config, {**settings, **method, "checkpoint": files[name]}, json, rounds)
-            for name, method in methods.items()
-        }
+        histories: dict[str, History] = {}
+        for name, method in methods.items():
+            history = _train(name, task, config, {**settings, **method, "checkpoint": files[name]}, json, rounds)
+            if not histories:
+                history.raise_if_diverged()
+                if output is not None and ranks.is_first:
+                    history.save(output)  # now: what follows is only the comparison, and it may fail
+            histories[name] = history
     if not ranks.is_first:
         return
-    if output is not None:
-        next(iter(histories.values())).save(output)
     summary = {name: _summary(history) for name, history in histories.items()}
     show(summary, json, lambda: _tables(histories, ranks, cost_model))
 
 
 def _checkpoints(path: Path | None, every: int, resume: bool) -> list[CheckpointPolicy | None]:
     """Return where the run saves, and where the FedAvg it is compared with does."""
-    from fedpaq.run.saving import CheckpointPolicy
+    from fedpaq.run.saving import CheckpointPolicy, tracked_name
 
     if path is None:
         if resume:
             raise ConfigError("resume=True needs a checkpoint to continue from; add --checkpoint FILE")
         return [None, None]
     paths = (path, path.with_name(f"{path.name}.fedavg"))
-    return [CheckpointPolicy(own, every=every, resume=resume) for own in paths]
+    tracked_as = tracked_name(path)
+    return [CheckpointPolicy(own, every=every, resume=resume, tracked_as=tracked_as) for own in paths]
+
+
+def _open_log(target: str | None, files: Iterable[CheckpointPolicy | None]) -> AbstractContextManager[RoundLog | None]:
+    """Open the log, but first refuse a checkpoint that exists: neither log nor training time is lost."""
+    from fedpaq.run.log import open_log
+
+    saved = [policy for policy in files if policy is not None]
+    for policy in saved:
+        policy.require_free()
+    if target is None:
+        return nullcontext()
+    resume, run = (saved[0].resume, saved[0].tracked_as) if saved else (False, None)
+    return open_log(target, resume=resume, run=run)
 
 
 def _train(
     name: str, task: Any, config: Any, settings: dict[str, Any], quiet: bool, rounds: RoundLog | None
 ) -> History:
-    from fedpaq import train
+    from fedpaq import sweep
 
     total = config.num_rounds
     with progress_bar(name, total, quiet=quiet or not settings["ranks"].is_first) as update:
 
-        def after_round(record: Any, _: Any) -> None:
+        def after_round(_: int, record: Any, params: Any) -> None:
             loss = "" if record.loss is None else f", loss {record.loss:.4f}"
             update(completed=record.round, detail=f"round {record.round}/{total}{loss}")
             if rounds is not None:
                 rounds.add(name, record)
 
-        return train(task, config, callback=after_round, **settings)
+        (history,) = sweep(task, [config], callback=after_round, **settings)
+        return history
 
 
 def _summary(history: History) -> dict[str, Any]:
-    settings = ("problem", "dimension", "quantizer", "downlink", "executor", "config")
+    settings = ("problem", "dimension", "quantizer", "downlink", "executor", "config", "diverged")
     amounts = ("loss", "accuracy", "payload_bytes", "download_bytes", "upload_bits", "seconds")
     return {
         **{name: getattr(history, name) for name in settings},
@@ -211,8 +227,8 @@ def _cells(history: History, in_seconds: bool) -> dict[str, str]:
     uploads = max(1, final.round * history.config["clients_per_round"])
     return {
         "quantizer": "none (FedAvg)" if history.quantizer == "none" else history.quantizer,
-        ">loss": f"{final.loss:.4f}",
-        ">accuracy": "-" if final.accuracy is None else f"{final.accuracy:.1%}",
+        ">loss": "diverged" if history.diverged else f"{final.loss:.4f}",
+        ">accuracy": "-" if history.diverged or final.accuracy is None else f"{final.accuracy:.1%}",
         ">upload": format_bytes(final.payload_bytes / uploads),
         ">download": format_bytes(final.download_bytes / uploads),
         ">both in all": format_bytes(final.payload_bytes + final.download_bytes),
@@ -233,6 +249,9 @@ def _tables(histories: dict[str, History], ranks: Ranks, cost_model: CostModel) 
         f"eta={config['step_size']:g}",
     )
     for other in others:
+        if other.diverged is not None:
+            yield f"FedAvg diverged in {other.diverged}"
+            continue
         uploads = three_digits(other.final.payload_bytes / first.final.payload_bytes)
         time = three_digits(other.final.seconds / first.final.seconds)
         yield f"FedAvg uploads {uploads} times as many bytes and takes {time} times as long."
