@@ -88,10 +88,6 @@ def test_a_resumed_run_goes_on_in_its_own_tracker_run(tmp_path, opened):
     assert alone == ("night", None)
 
 
-def test_resume_without_a_checkpoint_says_what_is_missing():
-    assert isinstance(invoke("--resume").exception, ConfigError)
-
-
 def test_the_aggregation_is_chosen_by_name(tmp_path):
     done = invoke("--aggregation", "clipped", "--no-compare", "--output", tmp_path / "run.json")
     assert done.exit_code == 0

@@ -23,16 +23,18 @@ if TYPE_CHECKING:
     from fedpaq.run.saving import CheckpointPolicy
 
 
+RATIO = 100.0
+
+
 def run(
+    context: typer.Context,
     problem: options.ProblemName,
     clients_per_round: options.ClientsPerRound = 25,
     local_steps: options.LocalSteps = 5,
     total_steps: options.TotalSteps = 100,
     quantizer: options.QuantizerText = None,
     levels: options.Levels = None,
-    bucket_size: Annotated[
-        int | None, typer.Option(help="With --levels: coordinates that share a norm. Default: all of them.")
-    ] = None,
+    bucket_size: options.BucketSize = None,
     downlink: options.DownlinkText = "dense",
     step_size: Annotated[
         float | None, typer.Option("--step-size", "-e", help="eta. Default: one that suits the problem.")
@@ -40,7 +42,7 @@ def run(
     batch_size: options.BatchSize = 10,
     num_clients: options.NumClients = 50,
     seed: Annotated[int, typer.Option(help="Fixes every random draw of the run.")] = 0,
-    ratio: Annotated[float, options.RATIO] = 100.0,
+    ratio: Annotated[float | None, typer.Option(help=f"{options.RATIO} Default: {RATIO:g}.")] = None,
     bandwidth: options.Bandwidth = None,
     step_seconds: options.StepSeconds = None,
     straggler: options.Straggler = 0.5,
@@ -74,7 +76,7 @@ def run(
         ),
     ] = "mean",
     checkpoint: Annotated[Path | None, typer.Option(help="Save the state of the run to this file.")] = None,
-    checkpoint_every: Annotated[int, typer.Option(help="Rounds between two saves.")] = 1,
+    checkpoint_every: Annotated[int, typer.Option(help="With --checkpoint: rounds between two saves.")] = 1,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from --checkpoint if that file exists.")] = False,
     log: Annotated[
         str | None,
@@ -107,20 +109,9 @@ def run(
 
     if output is not None and not output.absolute().parent.is_dir():  # say so now, not after hours of training
         raise ConfigError(f"output={str(output)!r} needs the folder {str(output.parent)!r}; create it first")
-    cost_model = options.choose_cost_model(
-        ratio=ratio if bandwidth is None else None,
-        bandwidth=bandwidth,
-        batch_size=batch_size,
-        step_seconds=step_seconds,
-        straggler=straggler,
-        downlink_bandwidth=downlink_bandwidth,
-        round_seconds=round_seconds,
-        own_uplinks=own_uplinks,
-        broadcast=broadcast,
-        slow_share=slow_share,
-        slow_factor=slow_factor,
-        accounting=accounting,
-    )
+    if ratio is None and bandwidth is None:
+        ratio = RATIO
+    cost_model = options.cost_model_of(context, ratio=ratio, accounting=accounting)
     task = problems.load(problem, num_clients=num_clients, seed=seed, data_dir=data_dir)
     config = FedPAQConfig(
         clients_per_round=clients_per_round,
@@ -172,8 +163,6 @@ def _checkpoints(path: Path | None, every: int, resume: bool) -> list[Checkpoint
     from fedpaq.run.saving import CheckpointPolicy, tracked_name
 
     if path is None:
-        if resume:
-            raise ConfigError("resume=True needs a checkpoint to continue from; add --checkpoint FILE")
         return [None, None]
     paths = (path, path.with_name(f"{path.name}.fedavg"))
     tracked_as = tracked_name(path)
@@ -237,7 +226,7 @@ def _cells(history: History, in_seconds: bool) -> dict[str, str]:
 
 
 def _tables(histories: dict[str, History], ranks: Ranks, cost_model: CostModel) -> Iterator[Any]:
-    in_seconds = options.is_in_seconds(cost_model)
+    in_seconds = cost_model.is_in_seconds
     first, *others = histories.values()
     config, name = first.config, next(iter(histories))
     rows = [_cells(history, in_seconds) for history in histories.values()]
