@@ -151,6 +151,7 @@ REFUSED = {
     ("run", "mnist-logistic", "--log", "rounds.txt"): "log='rounds.txt' has an unknown form",
     ("reproduce", "mnits"): "did you mean 'mnist'",
     ("reproduce", "mnist", "--downlink-bandwidth", "fast"): "downlink_bandwidth='fast' is not a rate",
+    ("reproduce", "mnist", "--step-seconds", "9"): "step_seconds=9.0 has no effect without a price; add",
     ("reproduce", "mnist", "--round-seconds", "-1"): "round_seconds=-1",
     ("plan", "synthetic-quadratic"): "Missing option '--target-loss'",
     ("plan", *QUADRATIC, "--target-loss", "4", "--bandwidth", "1kbit/s", "-B", "0"): "batch_size=0",
