@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 import fedpaq
 from fedpaq.planner import Choice, RoundSetting, SearchSpace, Task
 from fedpaq.planner.pilot import Finish
@@ -45,15 +47,16 @@ def space_of(local_steps, clients_per_round, levels, step_sizes):
     )
 
 
-def uneven_problem():
-    """Three clients with 1, 1 and 3 samples: 5/3 on average, which no integer is."""
-    whole = synthetic_logistic(num_clients=5, dimension=3, regularization=0.1)
+def uneven_problem(sizes=(1, 1, 3)):
+    """Clients with so many samples: 5/3 on average, which no integer is."""
+    whole = synthetic_logistic(num_clients=5, samples_per_client=200, dimension=3, regularization=0.1)
+    ends = np.cumsum(sizes)
     return Problem(
         model=whole.model,
         loss=whole.loss,
         inputs=whole.inputs,
         targets=whole.targets,
-        partition=Partition.from_lists([[0], [1], [2, 3, 4]]),
+        partition=Partition.from_lists([np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True)]),
         regularization=0.1,
     )
 

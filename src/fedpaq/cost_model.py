@@ -14,6 +14,7 @@ own, a fixed time per round, clients with an uplink each, and clients that are s
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -108,6 +109,15 @@ class CostModel:
         """Return the model with C_comm / C_comp = ``ratio`` for whatever dimension it is used on."""
         require_positive("ratio", ratio)
         return cls(ratio=float(ratio), **others)
+
+    @property
+    def is_in_seconds(self) -> bool:
+        """Whether times are seconds; otherwise they are multiples of one mean gradient.
+
+        >>> CostModel.from_ratio(100).is_in_seconds, CostModel(bandwidth=1e6).is_in_seconds
+        (False, True)
+        """
+        return self.bandwidth is not None or not math.isclose(self.shift + 1 / self.scale, 1.0)
 
     def bandwidth_for(self, dimension: int) -> float:
         """Return BW in bits per second; a ratio fixes it through p F / BW."""

@@ -117,6 +117,7 @@ def test_json_is_all_there_is_on_standard_output(verb):
     assert json.loads(ended.out, parse_constant=pytest.fail) is not None  # neither NaN nor Infinity
 
 
+FROM_THEORY = ("plan", *QUADRATIC, "--target-loss", "60", "--ratio", "1", "--from-theory")
 REFUSED = {
     ("frobnicate",): "No such command 'frobnicate'",
     ("run",): "; see fedpaq run --help",
@@ -140,9 +141,17 @@ REFUSED = {
     ("run", "mnist-logistic", "--output", "no/where.json"): "needs the folder 'no'; create it first",
     ("run", "mnist-logistic", "--checkpoint", "no/where"): "choose a folder that exists",
     ("run", "mnist-logistic", "--checkpoint", "c", "--checkpoint-every", "0"): "every=0",
+    ("run", "mnist-logistic", "--checkpoint-every", "9"): "checkpoint_every=9 has no effect without checkpoint; add",
+    ("run", "mnist-logistic", "--resume"): "add --checkpoint",
+    ("run", "mnist-logistic", "--bandwidth", "1Mbit/s", "--ratio", "9"): "ratio=9.0: give exactly one",
+    ("run", "mnist-logistic", "--levels", "0", "--bucket-size", "9"): "bucket_size=9 has no effect with levels=0",
+    ("run", "mnist-logistic", "--slow-share", "0.1"): "slow_share=0.1 has no effect without slow_factor",
+    ("plan", *QUADRATIC, "--target-loss", "4", "--ratio", "1", "--slow-factor", "9"): "add --slow-share, or leave it",
+    ("plan", *QUADRATIC, "--target-loss", "4", "--ratio", "1", "--broadcast"): "add --downlink-bandwidth",
     ("run", "mnist-logistic", "--log", "rounds.txt"): "log='rounds.txt' has an unknown form",
     ("reproduce", "mnits"): "did you mean 'mnist'",
     ("reproduce", "mnist", "--downlink-bandwidth", "fast"): "downlink_bandwidth='fast' is not a rate",
+    ("reproduce", "mnist", "--step-seconds", "9"): "step_seconds=9.0 has no effect without a price; add",
     ("reproduce", "mnist", "--round-seconds", "-1"): "round_seconds=-1",
     ("plan", "synthetic-quadratic"): "Missing option '--target-loss'",
     ("plan", *QUADRATIC, "--target-loss", "4", "--bandwidth", "1kbit/s", "-B", "0"): "batch_size=0",
@@ -152,6 +161,10 @@ REFUSED = {
     ("plan", *QUADRATIC, "--target-loss", "40", "--ratio", "1", "--plot", "a.png", "--from-theory"): "leave out",
     ("plan", *QUADRATIC, "--target-loss", "60", "--ratio", "1", "--from-theory", "--max-clients", "0"): "clients=0",
     ("plan", *QUADRATIC, "--target-loss", "60", "--ratio", "1", "--from-theory", "--max-clients", "5"): "1..4",
+    (*FROM_THEORY, "--no-compare"): "compare=False has no effect with --from-theory; leave it out",
+    (*FROM_THEORY, "--max-steps", "9"): "max_steps=9 has no effect with --from-theory",
+    (*FROM_THEORY, "--confidence", "0.9"): "confidence=0.9 has no effect with --from-theory",
+    (*FROM_THEORY, "--downlink", "dense"): "('dense',) has no effect with --from-theory",
     ("theory", *QUADRATIC, "-t", "0"): "local_steps=0",
     ("theory", *QUADRATIC, "-t", "2", "-T", "7"): "total_steps=7 is not a multiple of local_steps=2",
     ("theory", *QUADRATIC, "--measure", "2", "--plot", "bound"): "plot='bound' is not a picture; choose",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import fedpaq
-from fedpaq.cli.options import choose_quantizer, require_picture
+from fedpaq.cli.options import choose_cost_model, choose_quantizer, require_picture
 from fedpaq.errors import ConfigError
 
 
@@ -31,6 +31,13 @@ def test_levels_and_text_name_the_same_quantizers(given, quantizer):
 def test_a_text_and_its_short_form_together_are_refused(levels, bucket_size):
     with pytest.raises(ConfigError, match="give one or the other"):
         choose_quantizer("low-precision:1", levels, bucket_size)
+
+
+def test_any_split_of_a_gradient_is_in_units_of_it():
+    shares = [number / 1000 for number in range(1, 1001)]
+    models = [choose_cost_model(ratio=1, bandwidth=None, batch_size=9, straggler=share) for share in shares]
+    assert not any(model.is_in_seconds for model in models)
+    assert choose_cost_model(ratio=1, bandwidth=None, batch_size=9, round_seconds=5).is_in_seconds
 
 
 @pytest.mark.parametrize("name", ["a.png", "b.SVG", "c/d.pdf"])

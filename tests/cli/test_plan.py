@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 
 import pytest
@@ -63,6 +64,21 @@ def test_the_quantizers_to_choose_from_can_be_given():
     assert "low-precision:3,bucket_size=8" in result.output
     result = CliRunner().invoke(app, [*QUICK, "--ratio", "100", "--quantizer", "low-precison:3"])
     assert "did you mean 'low-precision'" in str(result.exception)
+
+
+def test_times_without_seconds_are_gradient_times():
+    result = CliRunner().invoke(app, [*QUICK, "--ratio", "100", "--straggler", "0.407"], env={"COLUMNS": "400"})
+    assert result.exit_code == 0, result.output
+    assert re.search(r"Means of 48 runs .* in gradient times;", result.output)
+    assert re.search(r"nine in ten runs take [\d,]+ to [\d,]+ gradient times\.", result.output)
+    assert re.search(r"Schedule \d+ rounds?, [\d,]+ gradient times:", result.output)
+
+
+@pytest.mark.parametrize(("network", "unit"), [(["--ratio", "9"], "gradient times"), (["--bandwidth", "9"], "seconds")])
+def test_the_closed_form_names_its_unit(network, unit):
+    arguments = ["synthetic-quadratic", "--target-loss", "60", *network, "--from-theory"]
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
+    assert result.output.splitlines()[1].split()[-len(unit.split()) :] == unit.split()
 
 
 def test_the_closed_form_says_how_loose_it_is():

@@ -59,6 +59,25 @@ def test_one_figure_leaves_everything_and_a_second_call_computes_nothing(small_p
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+def test_prices_have_a_folder_of_their_own_and_no_curve_is_run_for_them(small_paper, tmp_path, monkeypatch):
+    words = ["reproduce", "small", "-o", str(tmp_path)]
+    CliRunner().invoke(app, [*words, "--quiet"])
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    monkeypatch.setattr("fedpaq.experiments.runner.run_curve", None)  # calling them would fail
+    monkeypatch.setattr("fedpaq.experiments.runner.extended", None)
+    result = CliRunner().invoke(app, [*words, "--round-seconds", "5"], env={"COLUMNS": "80"})
+    assert result.exit_code == 0, result.output
+    assert "priced: 1,000 gradient times per round" in result.stdout.replace("\n", " ")
+    assert {path: path.read_bytes() for path in before} == before
+    new = [path for path in tmp_path.rglob("*") if path.is_file() and path not in before]
+    assert {path.parent for path in new} == {tmp_path / "priced"}
+
+
+def test_only_missing_data_leaves_no_folder_of_prices(small_paper, no_data, tmp_path):
+    result = CliRunner().invoke(app, ["reproduce", "lacking", "-o", str(tmp_path / "new"), "--round-seconds", "5"])
+    assert result.exit_code == 2 and not (tmp_path / "new").exists()
+
+
 def test_missing_data_is_named_and_the_other_figures_still_run(small_paper, no_data, tmp_path):
     result = CliRunner().invoke(app, ["reproduce", "all", "-o", str(tmp_path)])
     assert result.exit_code == 2

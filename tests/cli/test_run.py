@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -72,6 +73,48 @@ def test_any_registered_quantizer_is_compared_with_fedavg(monkeypatch):
     rows = [line.split()[0] for line in result.output.splitlines()[3:5]]
     assert rows == ["halved", "none"]
     assert "FedAvg uploads 1 times as many bytes and takes 1 times as long." in result.output
+
+
+@dataclasses.dataclass(frozen=True)
+class Silent(fedpaq.Identity):
+    """A quantizer that sends zeros, with which no step size is too large."""
+
+    name = "silent"
+
+    def quantize_batch(self, updates, keys):
+        return super().quantize_batch(np.zeros_like(updates), keys)
+
+
+@pytest.fixture
+def diverging(monkeypatch):
+    """A run that ends well, beside a FedAvg that does not."""
+    monkeypatch.setitem(fedpaq.quantizers.registry.QUANTIZERS, "silent", Silent)
+    return [*QUICK, "--quantizer", "silent", "--step-size", "1e30", "-t", "1"]
+
+
+def test_a_comparison_that_diverges_is_a_row_of_the_table(diverging):
+    ended = CliRunner().invoke(app, diverging, env={"COLUMNS": "80"})
+    assert ended.exit_code == 0, ended.output
+    rows = [line.split() for line in ended.output.splitlines()[3:5]]
+    assert rows[0][:2] == ["silent", "0.6931"] and rows[1][:4] == ["none", "(FedAvg)", "diverged", "-"]
+    assert "FedAvg diverged in round=2: " in ended.output and "times as long" not in ended.output
+    values = json.loads(CliRunner().invoke(app, [*diverging, "--json"]).stdout)
+    assert values["FedPAQ"]["diverged"] is None and "no longer finite" in values["FedAvg"]["diverged"]
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, MemoryError])
+def test_a_comparison_that_fails_leaves_the_finished_run_on_the_disk(tmp_path, monkeypatch, failure):
+    sweep = fedpaq.sweep
+
+    def first_only(*arguments, **settings):
+        if settings["quantizer"] == fedpaq.Identity():
+            raise failure
+        return sweep(*arguments, **settings)
+
+    monkeypatch.setattr(fedpaq, "sweep", first_only)
+    ended = CliRunner().invoke(app, [*QUICK, "--output", str(tmp_path / "run.json")])
+    assert ended.exit_code != 0
+    assert fedpaq.History.load(tmp_path / "run.json").final.round == 2
 
 
 def test_help_teaches_the_method():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import ClassVar
 
 import pytest
 from typer.testing import CliRunner
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 import fedpaq
 from fedpaq.cli import app, main
 from fedpaq.errors import CheckpointError, ConfigError
+from fedpaq.run import trackers
 
 QUICK = ["run", "mnist-logistic", "--total-steps", "10", "--clients-per-round", "5", "--json"]
 
@@ -37,8 +39,53 @@ def test_without_resume_an_existing_checkpoint_is_refused(tmp_path):
     assert isinstance(refused.exception, CheckpointError) and "pass --resume" in str(refused.exception)
 
 
-def test_resume_without_a_checkpoint_says_what_is_missing():
-    assert isinstance(invoke("--resume").exception, ConfigError)
+def test_a_forgotten_resume_costs_neither_log_nor_training(tmp_path):
+    path, log = tmp_path / "run.ckpt", tmp_path / "run.csv"
+    invoke("--checkpoint", path, "--log", log)
+    rows = log.read_bytes()
+    for file in (path, path.with_name("run.ckpt.previous")):
+        refused = invoke("--checkpoint", path, "--log", log)
+        assert isinstance(refused.exception, CheckpointError) and rows == log.read_bytes()
+        file.unlink()
+    refused = invoke("--checkpoint", path, "--log", log)  # only the comparison's is left
+    assert "run.ckpt.fedavg' exists" in str(refused.exception)
+    assert not path.exists() and rows == log.read_bytes()
+
+
+class Tracker:
+    """Stands for a service: the names that runs were opened under."""
+
+    opened: ClassVar[list] = []
+
+    def __init__(self, project, run):
+        self.opened.append((project, run))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def add(self, method, record):
+        pass
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    monkeypatch.setitem(trackers.SERVICES, "wandb", Tracker)
+    monkeypatch.setattr(trackers, "require", lambda *_: None)
+    monkeypatch.setattr(Tracker, "opened", [])
+    return Tracker.opened
+
+
+def test_a_resumed_run_goes_on_in_its_own_tracker_run(tmp_path, opened):
+    for words in (["a"], ["a", "--resume"], ["b", "--resume"]):
+        path, *more = words
+        invoke("--checkpoint", tmp_path / path, "--log", "wandb:night", "--no-compare", *more)
+    invoke("--log", "wandb:night", "--no-compare")
+    (_, first), second, (_, other), alone = opened
+    assert second == ("night", first) and other != first
+    assert alone == ("night", None)
 
 
 def test_the_aggregation_is_chosen_by_name(tmp_path):

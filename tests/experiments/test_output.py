@@ -11,6 +11,7 @@ import pytest
 from fedpaq.experiments import Output, judge
 from fedpaq.experiments.curve import curve_settings
 from fedpaq.experiments.output import PricedOutput
+from fedpaq.experiments.plot import draw
 from small_figure import MNIST, SMALL, planted
 
 
@@ -84,10 +85,26 @@ def test_a_priced_folder_judges_the_same_curves_on_a_dearer_network(tmp_path):
     ((figure, curves),) = priced.finished()
     assert figure.cost_model == dataclasses.replace(MNIST.cost_model, downlink_bandwidth=5e4, round_seconds=1e9)
     assert list(curves) == list(plain.finished()[0][1])
-    verdicts = {entry["claim"]: entry["judged"]["payload"]["verdict"] for entry in priced.save_summary()}
-    assert verdicts == {entry["claim"]: entry["judged"]["payload"]["verdict"] for entry in judge(figure, curves)}
+    prices = {"bits_down_per_gradient_time": 5e4, "gradient_times_per_round": 1e9}
+    assert priced.save_summary() == [{**entry, "prices": prices} for entry in judge(figure, curves)]
     seconds = [
         next(iter(found.values())).axis("seconds", "payload", shown.cost_model)[0, 1]
         for shown, found in (plain.finished()[0], (figure, curves))
     ]
     assert seconds[1] == pytest.approx(1e9, rel=0.1) and seconds[0] < 1e8
+
+
+def test_a_priced_folder_leaves_the_paper_s_results_and_names_its_prices(tmp_path):
+    plain = stored(tmp_path, MNIST)
+    plain.save_summary()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    priced = PricedOutput(tmp_path, round_seconds=1000.0)
+    priced.save_summary()
+    paths = priced.save_plots(*priced.finished()[0])
+    assert {path: path.read_bytes() for path in before} == before
+    assert {path.parent for path in [*paths, priced.report]} == {tmp_path / "priced"}
+    words = "priced: 1,000 gradient times per round"
+    assert words in priced.report.read_text(encoding="utf-8")
+    canvas = draw(*priced.finished()[0], "payload")
+    assert words in canvas.get_suptitle() and "priced" not in draw(*plain.finished()[0], "payload").get_suptitle()
+    assert "prices" not in plain.save_summary()[0]

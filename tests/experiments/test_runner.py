@@ -15,6 +15,7 @@ import pytest
 
 from fedpaq.experiments import Output, PaperSetting, run_figure, runner
 from fedpaq.experiments.curve import CurveSettings, curve_settings
+from fedpaq.experiments.output import PricedOutput
 from fedpaq.experiments.runner import expected_gradients
 from repository import TESTS
 from small_figure import SMALL
@@ -98,6 +99,14 @@ def test_a_curve_just_run_is_the_curve_that_is_read_back(whole_run):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name), strict=True)
         for name in ("settings", "tuning", "step_size", "dimension"):
             assert getattr(one, name) == getattr(other, name)
+
+
+def test_prices_add_no_seeds_to_the_paper_s_curves(tmp_path, whole_run, monkeypatch):
+    shutil.copytree(whole_run[0], tmp_path, dirs_exist_ok=True)
+    monkeypatch.setattr(runner, "open_settings", lambda figure, curves: set(SMALL.settings))
+    priced = PricedOutput(tmp_path, round_seconds=1000.0)
+    curves = run_figure(priced.price(SMALL), priced)
+    assert [curve.num_seeds for curve in curves.values()] == [10, 10, 10]
 
 
 def test_curves_of_open_rows_get_more_seeds_while_there_are_more(tmp_path, whole_run, monkeypatch):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedpaq import CostModel
 from fedpaq.planner import RoundSetting, SearchSpace, plan
-from fedpaq.planner.plot import draw_map, pareto_front, save_plot, time_map
+from fedpaq.planner.plot import draw_front, draw_map, pareto_front, save_plot, time_map
 from fedpaq.quantizers import Identity, LowPrecision
 from small_plans import COST, setting_of, space_of
 
@@ -22,7 +25,7 @@ def test_a_picture_is_drawn(problem, tmp_path):
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_rows_of_a_map_are_named_by_quantizer_where_levels_do_not_name_them(problem):
+def test_the_rows_of_a_map_are_named_by_quantizer_and_the_axis_of_a_front_by_its_unit(problem):
     from matplotlib.figure import Figure
 
     quantizers = [LowPrecision(2, bucket_size=4), Identity()]
@@ -33,6 +36,10 @@ def test_the_rows_of_a_map_are_named_by_quantizer_where_levels_do_not_name_them(
     draw_map(panel, found, times)
     assert [label.get_text() for label in panel.get_yticklabels()] == ["low-precision:2,bucket_size=4", "none"]
     assert panel.get_ylabel() == "quantizer"
+    for cost_model, unit in ((CostModel.from_ratio(9), "gradient times"), (CostModel(bandwidth=9.0), "seconds")):
+        panel = Figure().subplots()
+        draw_front(panel, replace(found, task=replace(found.task, cost_model=cost_model)))
+        assert panel.get_xlabel() == f"{unit} to target"
 
 
 @given(st.lists(st.tuples(st.floats(1, 9), st.floats(1, 9)), min_size=1, max_size=20))

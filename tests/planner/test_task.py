@@ -16,7 +16,7 @@ from fedpaq.planner import Task
 from fedpaq.problems import Partition, Problem
 from fedpaq.quantizers import Identity, LowPrecision
 from fedpaq.randomness import Key
-from small_plans import COST, PAID, make_task, setting_of
+from small_plans import COST, PAID, make_task, setting_of, uneven_problem
 
 
 def test_the_watched_target_makes_up_for_easy_or_hard_samples(problem):
@@ -80,11 +80,27 @@ def test_the_expected_upload_is_a_real_payload(quantizer):
     assert task.upload_bytes(quantizer) is task.upload_bytes(quantizer)
 
 
+@pytest.mark.parametrize("clients", [5, 10])
+def test_steps_on_all_samples_of_uneven_clients_take_what_a_run_is_charged(clients):
+    """400 rounds of a run against the mean over 4000 drawn cohorts, within 5 standard errors of their difference."""
+    uneven = uneven_problem([10] * 9 + [910])
+    task = make_task(problem=uneven, batch_size=None, cost_model=COST, max_clients=10)
+    planned = task.computing_seconds(setting_of(2, clients, 1))
+    history = fedpaq.train(uneven, task.config(setting_of(2, clients, 1), 1e-3, 0, rounds=400), cost_model=COST)
+    charged = np.diff([record.computation_seconds for record in history.records])
+    assert abs(planned - charged.mean()) < 5 * charged.std() * math.sqrt(1 / 400 + 1 / 4000)
+    assert task.computing_seconds(setting_of(6, clients, 1)) == pytest.approx(3 * planned)
+
+
+def test_steps_on_all_samples_of_equal_clients_have_their_exact_mean():
+    of_all, of_five = (make_task(problem=uneven_problem([5] * 3), batch_size=size) for size in (None, 5))
+    assert of_all.computing_seconds(setting_of(2, 3, 1)) == of_five.computing_seconds(setting_of(2, 3, 1))
+
+
 def test_the_seconds_of_a_round_by_hand():
     setting, down = setting_of(2, 3, 1), np.array([10, 20, 30])
     computing = 2 * 5 * (0.5 + (1 + 1 / 2 + 1 / 3) / 2)
     assert make_task(batch_size=5).computing_seconds(setting) == pytest.approx(computing)
-    assert make_task(batch_size=None).computing_seconds(setting) == pytest.approx(computing * (5 / 3) / 5)
     assert make_task().sending_seconds(setting, 250, down) == pytest.approx(8 * 250 / 100)
     dear = replace(PAID, downlink_bandwidth=40.0, round_seconds=2.0)
     assert make_task(cost_model=dear).sending_seconds(setting, 250, down) == pytest.approx(20 + 8 * 60 / 40 + 2)

@@ -71,6 +71,15 @@ def test_a_new_run_starts_a_new_log(path):
     assert rounds_of(path) == [0]
 
 
+def test_a_log_that_gets_no_row_loses_none(path):
+    with open_log(path) as log:
+        log.add("FedPAQ", record(0))
+    before = path.read_bytes()
+    with open_log(path):
+        assert path.read_bytes() == before
+    assert path.read_bytes() == before
+
+
 def test_a_resumed_run_replaces_only_the_rounds_it_plays_again(path):
     with open_log(path) as log:
         for number in range(6):

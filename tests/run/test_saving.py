@@ -11,7 +11,7 @@ import pytest
 
 import fedpaq
 from fedpaq.errors import CheckpointError, ConfigError, DivergedError
-from fedpaq.run.saving import CheckpointPolicy, differing
+from fedpaq.run.saving import CheckpointPolicy, differing, tracked_name
 from fedpaq.storage import checkpoint as files
 from small_problems import make_problem
 
@@ -233,6 +233,31 @@ def test_a_checkpoint_of_an_older_version_is_refused_by_its_version(logistic, co
     rewritten(path, lambda header, arrays: header.update(kind=f"fedpaq run{kind}"))
     with pytest.raises(CheckpointError, match=rf"was written by fedpaq 0\.1\.0 before {before}"):
         fedpaq.train(logistic, config, checkpoint=path)
+
+
+def test_a_run_keeps_the_name_that_trackers_know_it_by(logistic, config, path):
+    new = tracked_name(path)
+    assert new != tracked_name(path)  # nothing is saved yet
+    with pytest.raises(Stop):
+        fedpaq.train(logistic, config, checkpoint=CheckpointPolicy(path, tracked_as=new), callback=stop_after(2))
+    assert tracked_name(path) == new
+    fedpaq.train(logistic, config, checkpoint=path)
+    assert tracked_name(path) == new
+    path.write_bytes(b"torn")
+    assert tracked_name(path) == new  # of the file before
+
+
+@pytest.mark.parametrize(
+    "change", [lambda header: header.pop("tracked_as"), lambda header: header.update(tracked_as=["x' or 'y"])]
+)
+def test_a_checkpoint_without_a_name_for_trackers_is_resumed_and_gets_one(logistic, config, path, change):
+    with pytest.raises(Stop):
+        fedpaq.train(logistic, config, checkpoint=path, callback=stop_after(2))
+    rewritten(path, lambda header, arrays: change(header))
+    files.previous(path).unlink()
+    name = tracked_name(path)
+    fedpaq.train(logistic, config, checkpoint=CheckpointPolicy(path, tracked_as=name))
+    assert tracked_name(path) == name
 
 
 def test_saving_every_zero_rounds_is_refused():

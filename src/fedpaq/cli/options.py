@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +27,9 @@ QuantizerText = Annotated[
     typer.Option(
         "--quantizer", metavar="TEXT", help="How updates are quantized, e.g. low-precision:4, rotated:0.1 or none."
     ),
+]
+BucketSize = Annotated[
+    int | None, typer.Option(help="With --levels: coordinates that share a norm. Default: all of them.")
 ]
 Levels = Annotated[
     int | None,
@@ -57,13 +61,62 @@ Broadcast = Annotated[
 SlowShare = Annotated[float, typer.Option(help="Share of the clients that are slow in every round, 0 to 1.")]
 SlowFactor = Annotated[float, typer.Option(help="How many times as long the slow clients compute.")]
 STEP_SECONDS = 0.05
-RATIO = typer.Option(help="Time to upload the model as float32, divided by the mean time of one gradient.")
+RATIO = "Time to upload the model as float32, divided by the mean time of one gradient."
 DataDir = Annotated[
     Path | None, typer.Option(envvar="FEDPAQ_DATA", help="Folder with .npz files or the datasets' official files.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 PICTURES = (".png", ".svg", ".pdf")
+NETWORK = (  # the options that price a run, by the names of ``choose_cost_model``
+    "bandwidth",
+    "ratio",
+    "step_seconds",
+    "straggler",
+    "downlink_bandwidth",
+    "round_seconds",
+    "own_uplinks",
+    "broadcast",
+    "slow_share",
+    "slow_factor",
+)
+PARTNERS = {  # what an option needs beside it to have an effect
+    "broadcast": "downlink_bandwidth",
+    "slow_share": "slow_factor",
+    "slow_factor": "slow_share",
+    "checkpoint_every": "checkpoint",
+    "resume": "checkpoint",
+}
+
+
+def given(context: typer.Context, names: Iterable[str]) -> dict[str, Any]:
+    """Return the options of these names that were not left at their defaults, with their values."""
+    sources = {name: context.get_parameter_source(name) for name in names}
+    set_to = context.params
+    return {name: set_to[name] for name, source in sources.items() if source is not None and source.name != "DEFAULT"}
+
+
+def require_partners(context: typer.Context) -> None:
+    """Raise ConfigError if an option was given without the one that it needs to have an effect."""
+    for name, value in given(context, PARTNERS).items():
+        partner = PARTNERS[name]
+        if not given(context, [partner]):
+            raise ConfigError(f"{name}={value} has no effect without {partner}; add {flag(partner)}, or leave it out")
+
+
+def require_absent(context: typer.Context, names: Iterable[str], beside: str) -> None:
+    """Raise ConfigError if an option was given that has no effect beside another."""
+    for name, value in given(context, names).items():
+        raise ConfigError(f"{name}={value} has no effect with {beside}; leave it out")
+
+
+def flag(name: str) -> str:
+    """Return how a parameter is written on the command line.
+
+    >>> flag("slow_share")
+    '--slow-share'
+    """
+    return f"--{name.replace('_', '-')}"
 
 
 def choose_quantizer(text: str | None, levels: int | None, bucket_size: int | None = None) -> Quantizer:
@@ -81,11 +134,23 @@ def choose_quantizer(text: str | None, levels: int | None, bucket_size: int | No
             f"quantizer={text!r} and {' and '.join(given)}: give one or the other; "
             "the text can hold both numbers, e.g. low-precision:4,bucket_size=128"
         )
+    if levels == 0 and bucket_size is not None:
+        raise ConfigError(f"bucket_size={bucket_size} has no effect with levels=0, which sends float32; leave it out")
     if text is None:
         bucket = "" if bucket_size is None else f",bucket_size={bucket_size}"
         text = "none" if levels == 0 else f"low-precision:{1 if levels is None else levels}{bucket}"
     quantizer: Quantizer = quantizers.parse(text)
     return quantizer
+
+
+def cost_model_of(context: typer.Context, **others: Any) -> CostModel:
+    """Return the cost model of a verb's ``NETWORK`` options; ``others`` replace or add to them.
+
+    The signature of the verb lists them. One that has no effect is refused, see ``PARTNERS``.
+    """
+    require_partners(context)
+    values = {name: context.params[name] for name in (*NETWORK, "batch_size")}
+    return choose_cost_model(**{**values, **others})
 
 
 def choose_cost_model(
@@ -161,11 +226,6 @@ def gradient_prices(
     )
     gradient, down = model.shift + 1 / model.scale, model.downlink_bandwidth
     return {"downlink_bandwidth": None if down is None else down * gradient, "round_seconds": round_seconds / gradient}
-
-
-def is_in_seconds(model: CostModel) -> bool:
-    """Return whether the model's times are seconds; otherwise they are multiples of one mean gradient."""
-    return model.bandwidth is not None or model.shift + 1 / model.scale != 1.0
 
 
 def require_picture(path: Path, *, drawn: bool, advice: str) -> None:

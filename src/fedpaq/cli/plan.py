@@ -21,11 +21,15 @@ if TYPE_CHECKING:
     from fedpaq.problems import Problem
 
 
+FOR_PILOTS = ("downlink", "confidence", "max_steps", "compare")  # options without effect on a plan from theory
+
+
 def plan(
+    context: typer.Context,
     problem: options.ProblemName,
     target_loss: Annotated[float, typer.Option("--target-loss", help="Training loss to reach.")],
     bandwidth: options.Bandwidth = None,
-    ratio: Annotated[float | None, options.RATIO] = None,
+    ratio: Annotated[float | None, typer.Option(help=options.RATIO)] = None,
     step_seconds: options.StepSeconds = None,
     straggler: options.Straggler = 0.5,
     downlink_bandwidth: options.DownlinkBandwidth = None,
@@ -83,19 +87,10 @@ def plan(
 
     if plot is not None:
         options.require_picture(plot, drawn=not from_theory, advice="leave out --from-theory")
-    model = options.choose_cost_model(
-        ratio=ratio,
-        bandwidth=bandwidth,
-        batch_size=batch_size,
-        step_seconds=step_seconds,
-        straggler=straggler,
-        downlink_bandwidth=downlink_bandwidth,
-        round_seconds=round_seconds,
-        own_uplinks=own_uplinks,
-        broadcast=broadcast,
-        slow_share=slow_share,
-        slow_factor=slow_factor,
-    )
+    model = options.cost_model_of(context)
+    unit = "s" if model.is_in_seconds else "gradient times"
+    if from_theory:
+        options.require_absent(context, FOR_PILOTS, "--from-theory")
     task = problems.load(problem, num_clients=num_clients, seed=seed, data_dir=data_dir)
     if from_theory:
         most = num_clients if max_clients is None else max_clients
@@ -113,24 +108,12 @@ def plan(
             downlinks=downlink,
             confidence=confidence,
             compare=compare,
-            progress=lambda stage, seconds: update(description=stage, detail=f"{seconds:,.0f} s modelled"),
+            progress=lambda stage, seconds: update(description=stage, detail=f"{seconds:,.0f} {unit} modelled"),
         )
-    network = {
-        "--bandwidth": bandwidth,
-        "--ratio": ratio,
-        "--step-seconds": step_seconds,
-        "--straggler": None if straggler == 0.5 else straggler,
-        "--downlink-bandwidth": downlink_bandwidth,
-        "--round-seconds": round_seconds or None,
-        "--own-uplinks": own_uplinks or None,
-        "--broadcast": broadcast or None,
-        "--slow-share": slow_share or None,
-        "--slow-factor": slow_factor if slow_share else None,
-        "--data-dir": data_dir,
-    }
-    command = _command(problem, found, seed, network)
+    network = {options.flag(name): value for name, value in options.given(context, options.NETWORK).items()}
+    command = _command(problem, found, seed, {**network, "--data-dir": data_dir})
     values = {**found.to_dict(), "command": command}
-    show(values, json, lambda: _tables(found, not options.is_in_seconds(model), compare, command))
+    show(values, json, lambda: _tables(found, unit, compare, command))
     if plot is not None:
         _draw(found, plot, quantizer, downlink, quiet=json)
 
@@ -174,28 +157,29 @@ def _draw(
     save_plot(found, times, path)
 
 
-def _tables(found: Plan, in_gradient_times: bool, compared: bool, command: str) -> Iterator[Any]:
+def _tables(found: Plan, unit: str, compared: bool, command: str) -> Iterator[Any]:
     pick, baselines, tied = found.pick, {"FedAvg": found.fedavg, "QSGD": found.qsgd}, found.tied
-    written = (lambda seconds: f"{seconds:,.0f}") if in_gradient_times else format_seconds
-    unit = " gradient times" if in_gradient_times else ""
+    in_cells = format_seconds if unit == "s" else lambda times: f"{times:,.0f}"
+    written = format_seconds if unit == "s" else lambda times: f"{times:,.0f} {unit}"
     rows = [("pick", pick), *(("tied" if choice in tied else "runner-up", choice) for choice in found.runners_up[:3])]
     rows += [(name, choice) for name, choice in baselines.items() if choice is not None]
     yield table(
         ("", ">tau", ">r", ">quantizer", ">step size", ">rounds", ">time", ">±", ">up", ">down"),
-        [(name, *_cells(choice, written)) for name, choice in rows],
+        [(name, *_cells(choice, in_cells)) for name, choice in rows],
         title=f"{found.task.problem.name} to a training loss of {found.task.target_loss:g}",
     )
     yield (
-        f"[dim]Means of {len(pick.runs)} runs up to the first round at the target; ± is the standard error of the "
-        "time."
+        f"[dim]Means of {len(pick.runs)} runs up to the first round at the target"
+        + ("" if unit == "s" else f", in {unit}")
+        + "; ± is the standard error of the time."
         + (" Tied: at most two standard errors, or 1 %, from the fastest; the pick sends fewer bytes." if tied else "")
         + "[/dim]"
     )
     yield (
         f"Ask {counted(pick.setting.clients_per_round, 'client')} per round, each for "
         f"{counted(pick.setting.local_steps, 'local step')} of size {pick.step_size:g}, and send updates "
-        f"{_sent(pick.setting)}: {written(pick.seconds)}{unit} on average to the first hit; nine in ten runs take "
-        f"{written(pick.low)} to {written(pick.high)}."
+        f"{_sent(pick.setting)}: {written(pick.seconds)} on average to the first hit; nine in ten runs take "
+        f"{in_cells(pick.low)} to {written(pick.high)}."
     )
     yield _scheduled(found, written)
     if compared:
@@ -305,10 +289,11 @@ def _from_theory(
         num_clients=task.num_clients,
     )
     found = plan_from_theory(inputs, settings, target=target_loss - least, cost_model=model, batch_size=batch_size)
-    show([guarantee.to_dict() for guarantee in found], json, lambda: [_guarantees(found[:5]), LOOSENESS])
+    unit = "seconds" if model.is_in_seconds else "gradient times"
+    show([guarantee.to_dict() for guarantee in found], json, lambda: [_guarantees(found[:5], unit), LOOSENESS])
 
 
-def _guarantees(found: list[Guarantee]) -> Any:
+def _guarantees(found: list[Guarantee], unit: str) -> Any:
     rows = [(*_setting(entry.setting), f"{entry.rounds:.3g}", f"{entry.seconds:.3g}") for entry in found]
     title = "What the theorems guarantee, fastest first"
-    return table((">tau", ">r", ">quantizer", ">rounds", ">seconds"), rows, title=title)
+    return table((">tau", ">r", ">quantizer", ">rounds", f">{unit}"), rows, title=title)

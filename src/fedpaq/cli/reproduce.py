@@ -12,7 +12,7 @@ import typer
 
 from fedpaq.cli.options import AsJson, DataDir, DownlinkBandwidth, RoundSeconds, StepSeconds, gradient_prices
 from fedpaq.cli.printing import grouped, line, progress_bar, show
-from fedpaq.errors import DatasetError
+from fedpaq.errors import ConfigError, DatasetError
 
 if TYPE_CHECKING:
     from fedpaq.experiments import Figure, Output, PaperSetting
@@ -49,7 +49,8 @@ def reproduce(
     Rotated at four rates with s = 1, 5, 10 and float32, loss against bytes really uploaded.
 
     --downlink-bandwidth and --round-seconds judge and draw the same curves on a network where downloads
-    and rounds take time as well; --step-seconds says how long a local step is, which is the unit.
+    and rounds take time as well, in the folder priced inside the output folder; --step-seconds says how
+    long a local step is, which is the unit.
 
     Example: fedpaq reproduce mnist
     """
@@ -58,6 +59,11 @@ def reproduce(
     from fedpaq.experiments.output import PricedOutput
 
     chosen = choose(figures or ["mnist"])
+    if step_seconds is not None and downlink_bandwidth is None and not round_seconds:
+        raise ConfigError(
+            f"step_seconds={step_seconds} has no effect without a price; add --downlink-bandwidth or --round-seconds, "
+            "or leave it out"
+        )
     folder = Output(output, device)
     is_new = not output.exists()
     prices = gradient_prices(downlink_bandwidth, round_seconds, step_seconds, BATCH_SIZE)
@@ -135,6 +141,8 @@ def _weight(figure: Figure) -> float:
 
 
 def _tables(verdicts: list[dict[str, Any]], folder: Output) -> Iterator[Any]:
+    from fedpaq.experiments.output import in_words
+
     paper = [entry for entry in verdicts if len(entry["judged"]) > 1]
     beside = [entry for entry in verdicts if len(entry["judged"]) == 1]
     if paper or not beside:
@@ -147,6 +155,8 @@ def _tables(verdicts: list[dict[str, Any]], folder: Output) -> Iterator[Any]:
         columns = ("figure", "claim", "real payload")
         yield grouped(columns, _rows(beside, digits=4), title="Rotated, judged")  # ratios near 1
     yield "[dim]Below a verdict: the ratio that decided it, its 95 % interval, and the level it is the time to.[/dim]"
+    if folder.prices:
+        yield f"[dim]Not the paper's network, but {in_words(folder.prices)}.[/dim]"
     yield line(f"report: {folder.report}")
 
 

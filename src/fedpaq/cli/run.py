@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,16 +23,18 @@ if TYPE_CHECKING:
     from fedpaq.run.saving import CheckpointPolicy
 
 
+RATIO = 100.0
+
+
 def run(
+    context: typer.Context,
     problem: options.ProblemName,
     clients_per_round: options.ClientsPerRound = 25,
     local_steps: options.LocalSteps = 5,
     total_steps: options.TotalSteps = 100,
     quantizer: options.QuantizerText = None,
     levels: options.Levels = None,
-    bucket_size: Annotated[
-        int | None, typer.Option(help="With --levels: coordinates that share a norm. Default: all of them.")
-    ] = None,
+    bucket_size: options.BucketSize = None,
     downlink: options.DownlinkText = "dense",
     step_size: Annotated[
         float | None, typer.Option("--step-size", "-e", help="eta. Default: one that suits the problem.")
@@ -40,7 +42,7 @@ def run(
     batch_size: options.BatchSize = 10,
     num_clients: options.NumClients = 50,
     seed: Annotated[int, typer.Option(help="Fixes every random draw of the run.")] = 0,
-    ratio: Annotated[float, options.RATIO] = 100.0,
+    ratio: Annotated[float | None, typer.Option(help=f"{options.RATIO} Default: {RATIO:g}.")] = None,
     bandwidth: options.Bandwidth = None,
     step_seconds: options.StepSeconds = None,
     straggler: options.Straggler = 0.5,
@@ -74,7 +76,7 @@ def run(
         ),
     ] = "mean",
     checkpoint: Annotated[Path | None, typer.Option(help="Save the state of the run to this file.")] = None,
-    checkpoint_every: Annotated[int, typer.Option(help="Rounds between two saves.")] = 1,
+    checkpoint_every: Annotated[int, typer.Option(help="With --checkpoint: rounds between two saves.")] = 1,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from --checkpoint if that file exists.")] = False,
     log: Annotated[
         str | None,
@@ -103,25 +105,13 @@ def run(
     from fedpaq import FedPAQConfig, Identity, problems
     from fedpaq import downlink as downlinks
     from fedpaq.hardware.ranks import join
-    from fedpaq.run.log import open_log
     from fedpaq.server.aggregation import find_aggregation
 
     if output is not None and not output.absolute().parent.is_dir():  # say so now, not after hours of training
         raise ConfigError(f"output={str(output)!r} needs the folder {str(output.parent)!r}; create it first")
-    cost_model = options.choose_cost_model(
-        ratio=ratio if bandwidth is None else None,
-        bandwidth=bandwidth,
-        batch_size=batch_size,
-        step_seconds=step_seconds,
-        straggler=straggler,
-        downlink_bandwidth=downlink_bandwidth,
-        round_seconds=round_seconds,
-        own_uplinks=own_uplinks,
-        broadcast=broadcast,
-        slow_share=slow_share,
-        slow_factor=slow_factor,
-        accounting=accounting,
-    )
+    if ratio is None and bandwidth is None:
+        ratio = RATIO
+    cost_model = options.cost_model_of(context, ratio=ratio, accounting=accounting)
     task = problems.load(problem, num_clients=num_clients, seed=seed, data_dir=data_dir)
     config = FedPAQConfig(
         clients_per_round=clients_per_round,
@@ -151,52 +141,67 @@ def run(
     with (
         join(device) as ranks,
         orderly_end(advice, ranks.reports_failure),
-        nullcontext() if log is None or not ranks.is_first else open_log(log, resume=resume) as rounds,
+        _open_log(log, files.values()) if ranks.is_first else nullcontext() as rounds,
     ):
         settings["ranks"] = ranks
-        histories = {
-            name: _train(name, task, config, {**settings, **method, "checkpoint": files[name]}, json, rounds)
-            for name, method in methods.items()
-        }
+        histories: dict[str, History] = {}
+        for name, method in methods.items():
+            history = _train(name, task, config, {**settings, **method, "checkpoint": files[name]}, json, rounds)
+            if not histories:
+                history.raise_if_diverged()
+                if output is not None and ranks.is_first:
+                    history.save(output)  # now: what follows is only the comparison, and it may fail
+            histories[name] = history
     if not ranks.is_first:
         return
-    if output is not None:
-        next(iter(histories.values())).save(output)
     summary = {name: _summary(history) for name, history in histories.items()}
     show(summary, json, lambda: _tables(histories, ranks, cost_model))
 
 
 def _checkpoints(path: Path | None, every: int, resume: bool) -> list[CheckpointPolicy | None]:
     """Return where the run saves, and where the FedAvg it is compared with does."""
-    from fedpaq.run.saving import CheckpointPolicy
+    from fedpaq.run.saving import CheckpointPolicy, tracked_name
 
     if path is None:
-        if resume:
-            raise ConfigError("resume=True needs a checkpoint to continue from; add --checkpoint FILE")
         return [None, None]
     paths = (path, path.with_name(f"{path.name}.fedavg"))
-    return [CheckpointPolicy(own, every=every, resume=resume) for own in paths]
+    tracked_as = tracked_name(path)
+    return [CheckpointPolicy(own, every=every, resume=resume, tracked_as=tracked_as) for own in paths]
+
+
+def _open_log(target: str | None, files: Iterable[CheckpointPolicy | None]) -> AbstractContextManager[RoundLog | None]:
+    """Open the log, but first refuse a checkpoint that exists: neither log nor training time is lost."""
+    from fedpaq.run.log import open_log
+
+    saved = [policy for policy in files if policy is not None]
+    for policy in saved:
+        policy.require_free()
+    if target is None:
+        return nullcontext()
+    resume, run = (saved[0].resume, saved[0].tracked_as) if saved else (False, None)
+    return open_log(target, resume=resume, run=run)
 
 
 def _train(
     name: str, task: Any, config: Any, settings: dict[str, Any], quiet: bool, rounds: RoundLog | None
 ) -> History:
-    from fedpaq import train
+    from fedpaq import sweep
 
     total = config.num_rounds
     with progress_bar(name, total, quiet=quiet or not settings["ranks"].is_first) as update:
 
-        def after_round(record: Any, _: Any) -> None:
+        def after_round(_: int, record: Any, params: Any) -> None:
             loss = "" if record.loss is None else f", loss {record.loss:.4f}"
             update(completed=record.round, detail=f"round {record.round}/{total}{loss}")
             if rounds is not None:
                 rounds.add(name, record)
 
-        return train(task, config, callback=after_round, **settings)
+        (history,) = sweep(task, [config], callback=after_round, **settings)
+        return history
 
 
 def _summary(history: History) -> dict[str, Any]:
-    settings = ("problem", "dimension", "quantizer", "downlink", "executor", "config")
+    settings = ("problem", "dimension", "quantizer", "downlink", "executor", "config", "diverged")
     amounts = ("loss", "accuracy", "payload_bytes", "download_bytes", "upload_bits", "seconds")
     return {
         **{name: getattr(history, name) for name in settings},
@@ -211,8 +216,8 @@ def _cells(history: History, in_seconds: bool) -> dict[str, str]:
     uploads = max(1, final.round * history.config["clients_per_round"])
     return {
         "quantizer": "none (FedAvg)" if history.quantizer == "none" else history.quantizer,
-        ">loss": f"{final.loss:.4f}",
-        ">accuracy": "-" if final.accuracy is None else f"{final.accuracy:.1%}",
+        ">loss": "diverged" if history.diverged else f"{final.loss:.4f}",
+        ">accuracy": "-" if history.diverged or final.accuracy is None else f"{final.accuracy:.1%}",
         ">upload": format_bytes(final.payload_bytes / uploads),
         ">download": format_bytes(final.download_bytes / uploads),
         ">both in all": format_bytes(final.payload_bytes + final.download_bytes),
@@ -221,7 +226,7 @@ def _cells(history: History, in_seconds: bool) -> dict[str, str]:
 
 
 def _tables(histories: dict[str, History], ranks: Ranks, cost_model: CostModel) -> Iterator[Any]:
-    in_seconds = options.is_in_seconds(cost_model)
+    in_seconds = cost_model.is_in_seconds
     first, *others = histories.values()
     config, name = first.config, next(iter(histories))
     rows = [_cells(history, in_seconds) for history in histories.values()]
@@ -233,6 +238,9 @@ def _tables(histories: dict[str, History], ranks: Ranks, cost_model: CostModel) 
         f"eta={config['step_size']:g}",
     )
     for other in others:
+        if other.diverged is not None:
+            yield f"FedAvg diverged in {other.diverged}"
+            continue
         uploads = three_digits(other.final.payload_bytes / first.final.payload_bytes)
         time = three_digits(other.final.seconds / first.final.seconds)
         yield f"FedAvg uploads {uploads} times as many bytes and takes {time} times as long."

@@ -79,6 +79,7 @@ class Figure:
     beside: str | None = None  # the figure whose curves it shares
     downlink_bandwidth: float | None = None  # bits per mean gradient time; None, as in the paper: downloads are free
     round_seconds: float = 0.0  # mean gradient times that every round takes on top
+    prices: str = ""  # what its network charges and the paper's does not, in words
 
     @property
     def folder(self) -> str:

@@ -6,6 +6,7 @@ verdicts.json             every claim, its criterion, numbers and verdict
 rates.png/pdf             the plots of the sixth figure, if any were run
 rates-verdicts.json       its claims
 report.html               all of it as one page
+priced/                   the same, but curves, on a network where downloads or rounds take time as well
 
 A curve is named by its setting and the hash of everything it depends on. A finished curve is never
 computed again. It is written in one step: after an interruption its file is whole or absent.
@@ -39,9 +40,19 @@ class Output:
     device: str = "cpu"  # where its curves were run
 
     @property
+    def results(self) -> Path:
+        """The folder of what is made from the curves."""
+        return self.folder
+
+    @property
+    def prices(self) -> dict[str, float]:
+        """What the paper does not charge and these results do."""
+        return {}
+
+    @property
     def report(self) -> Path:
         """Where the page is."""
-        return self.folder / "report.html"
+        return self.results / "report.html"
 
     def path(self, figure: Figure, settings: CurveSettings) -> Path:
         """Return where the curve with these settings is, or would be."""
@@ -81,37 +92,70 @@ class Output:
 
     def save_plots(self, figure: Figure, curves: Curves) -> list[Path]:
         """Draw one figure under every count; a plot of the sixth with all its other plots that are there."""
+        self.results.mkdir(parents=True, exist_ok=True)
         if figure.beside is not None:
-            return save_rate_plot(self.finished_rates(), self.folder)
-        return [path for name in ACCOUNTINGS for path in save_plots(figure, curves, name, self.folder)]
+            return save_rate_plot(self.finished_rates(), self.results)
+        return [path for name in ACCOUNTINGS for path in save_plots(figure, curves, name, self.results)]
 
     def save_summary(self) -> list[dict[str, Any]]:
         """Judge all finished figures, write verdicts and report, and return the verdicts."""
         results, rates = self.finished(), self.finished_rates()
-        verdicts = [entry for figure, curves in results for entry in judge(figure, curves)]
+        more = {"prices": self.prices} if self.prices else {}
+        self.results.mkdir(parents=True, exist_ok=True)
+        verdicts = [{**entry, **more} for figure, curves in results for entry in judge(figure, curves)]
         self._save_verdicts("verdicts.json", verdicts)
         if rates:
-            beside = [entry for plot, curves in rates for entry in judge_rates(plot, curves)]
+            beside = [{**entry, **more} for plot, curves in rates for entry in judge_rates(plot, curves)]
             self._save_verdicts("rates-verdicts.json", beside)
             verdicts += beside
-        save_report(results + rates, verdicts, self.report)
+        save_report(results + rates, verdicts, self.report, in_words(self.prices))
         return verdicts
 
     def _save_verdicts(self, name: str, verdicts: list[dict[str, Any]]) -> None:
         text = json.dumps(verdicts, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        atomic_write(self.folder / name, text.encode())
+        atomic_write(self.results / name, text.encode())
 
 
 @dataclass(frozen=True)
 class PricedOutput(Output):
-    """The same folder on a network that also charges for downloads and rounds, in units of one mean gradient."""
+    """The same curves on a network that also charges for downloads and rounds, in units of one mean gradient.
+
+    What is made from them is in a folder of its own, so that the paper's results stay, and names the prices.
+    """
 
     downlink_bandwidth: float | None = None
     round_seconds: float = 0.0
 
+    @property
+    def results(self) -> Path:
+        """The folder of what is made from the curves."""
+        return self.folder / "priced"
+
+    @property
+    def prices(self) -> dict[str, float]:
+        """What the paper does not charge and these results do."""
+        down, fixed = self.downlink_bandwidth, self.round_seconds
+        prices = {"bits_down_per_gradient_time": down, "gradient_times_per_round": fixed}
+        return {name: price for name, price in prices.items() if price}
+
     def price(self, figure: Figure) -> Figure:
-        """Return the figure under these prices; its curves are the same."""
-        return replace(figure, downlink_bandwidth=self.downlink_bandwidth, round_seconds=self.round_seconds)
+        """Return the figure under these prices, which says so; its curves are the same."""
+        return replace(
+            figure,
+            downlink_bandwidth=self.downlink_bandwidth,
+            round_seconds=self.round_seconds,
+            prices=in_words(self.prices),
+        )
 
     def _finished(self, figures: Iterable[Figure]) -> list[tuple[Figure, Curves]]:
         return super()._finished(map(self.price, figures))
+
+
+def in_words(prices: dict[str, float]) -> str:
+    """Return prices as a person reads them.
+
+    >>> in_words({"bits_down_per_gradient_time": 5e4, "gradient_times_per_round": 1000.0})
+    'priced: 50,000 bits down per gradient time, 1,000 gradient times per round'
+    """
+    parts = [f"{price:,.6g} {name.replace('_', ' ')}" for name, price in prices.items()]
+    return f"priced: {', '.join(parts)}" if parts else ""

@@ -93,9 +93,8 @@ def draw(figure: Figure, curves: Curves, accounting: str) -> Canvas:
     for axis, panel in zip(axes, figure.panels, strict=True):
         _draw_panel(axis, panel, curves, figure.cost_model, accounting)
     axes[0].set_ylabel("relative training loss  f(x_k) / f(x_0)")
-    canvas.suptitle(
-        f"{figure.title} [{figure.where}]: {COUNTED[accounting]}; mean and range of {seeds_of(curves)}", fontsize=10
-    )
+    title = f"{figure.title} [{figure.where}]: {COUNTED[accounting]}; mean and range of {seeds_of(curves)}"
+    canvas.suptitle(f"{title}\n{figure.prices}" if figure.prices else title, fontsize=10)
     return canvas
 
 

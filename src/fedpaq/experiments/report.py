@@ -18,13 +18,14 @@ from fedpaq.storage.atomic_file import atomic_write
 Results = Sequence[tuple[Figure, Curves]]
 
 
-def save_report(results: Results, verdicts: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write the page: data, plotting library and code in one file."""
+def save_report(results: Results, verdicts: Sequence[Mapping[str, Any]], path: Path, prices: str = "") -> None:
+    """Write the page: data, plotting library and code in one file; ``prices`` is what the paper does not charge."""
     from plotly.offline import get_plotlyjs
 
     template = (resources.files("fedpaq.experiments") / "report.html").read_text(encoding="utf-8")
     data = {
         "version": __version__,
+        "prices": prices,
         "figures": [_figure(figure, curves) for figure, curves in results],
         "verdicts": list(verdicts),
     }

@@ -51,7 +51,7 @@ def run_figure(
 
 def _to_extend(figure: Figure, curves: dict[PaperSetting, Curve]) -> list[PaperSetting]:
     """Return whose seeds to add to: curves of open rows, those behind first, while there are seeds left."""
-    if figure.beside is not None:
+    if figure.beside is not None or figure.prices:  # prices are put on the paper's curves as they are
         return []
     wanted = open_settings(figure, curves)
     left = [s for s in figure.settings if s in wanted and curves[s].num_seeds < len(curves[s].settings.seeds)]

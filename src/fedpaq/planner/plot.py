@@ -94,7 +94,8 @@ def draw_front(panel: Any, plan: Plan) -> None:
     points += [(choice.seconds, choice.upload_bytes) for choice in (plan.pick, *plan.runners_up)]
     panel.scatter(*zip(*points, strict=True), s=14, alpha=0.5, label="reached the target")
     panel.plot(*zip(*pareto_front(points), strict=True), "o-", color="tab:red", label="front")
-    panel.set(xscale="log", yscale="log", xlabel="seconds to target", ylabel="bytes uploaded")
+    unit = "seconds" if plan.task.cost_model.is_in_seconds else "gradient times"
+    panel.set(xscale="log", yscale="log", xlabel=f"{unit} to target", ylabel="bytes uploaded")
     for axis, values in zip((panel.xaxis, panel.yaxis), zip(*points, strict=True), strict=True):
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter(_labels("2346" if max(values) < 4 * min(values) else "25"))

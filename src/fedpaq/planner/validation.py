@@ -156,11 +156,11 @@ def choice_of(task: Task, candidate: Candidate, seeds: Sequence[int]) -> Choice:
 def single_runs(task: Task, candidate: Candidate, finish: Finish, seeds: Sequence[int]) -> Float64:
     """Return the seconds of each seed with drawn computation times instead of their mean."""
     setting, price = candidate.setting, task.cost_model
-    gradients = np.full(setting.clients_per_round, setting.local_steps * task.samples_per_step)
     configs = [task.config(setting, candidate.step_size, seed) for seed in seeds]
     computing = np.zeros(len(seeds))
     for k in range(max(finish.rounds)):
         for row, participants in enumerate(draw_participants(task.problem, configs, k)):
             if k < finish.rounds[row]:
+                gradients = setting.local_steps * task.samples_per_step(participants)
                 computing[row] += price.computation_seconds(seeds[row], k, participants, gradients)
     return np.asarray(computing + finish.sending_seconds)

@@ -4,8 +4,9 @@
         fedpaq.train(problem, config, callback=lambda record, _: log.add("FedPAQ", record))
 
 ``fedpaq run --log`` and Flower's ``FedPAQ(log=...)`` write through the same interface; anything with its ``add`` can
-stand in. A row is on the disk before the next round begins. A resumed run keeps the rows of the rounds that are
-done; rounds it plays again replace theirs, and half a row left by a crash is dropped.
+stand in. A row is on the disk before the next round begins. A file of an earlier run is replaced by the first row, not
+before. A resumed run keeps the rows of the rounds that are done; rounds it plays again replace theirs, and half a row
+left by a crash is dropped.
 """
 
 from __future__ import annotations
@@ -67,8 +68,11 @@ class TextLog:
         self._path, self._csv = path, path.suffix == ".csv"
         self._begun: set[str] = set()
         self._columns: list[str] = []
-        kept = self._read() if resume and path.exists() else []
-        self._stream = self._rewrite(kept)
+        self._keeps = resume
+        if resume and path.exists():
+            self._stream = self._rewrite(self._read())
+        else:
+            self._stream = self._append()  # fails now, not after the first round
 
     def __enter__(self) -> TextLog:
         return self
@@ -82,7 +86,8 @@ class TextLog:
         first = method not in self._begun
         if first or (self._csv and not set(row) <= set(self._columns)):
             self._begun.add(method)
-            rows = self._read()
+            rows = self._read() if self._keeps else []
+            self._keeps = True
             kept = [one for one in rows if not first or one["method"] != method or one["round"] < row["round"]]
             self._stream.close()
             self._stream = self._rewrite(kept, row)
@@ -94,6 +99,9 @@ class TextLog:
         self._columns = list(dict.fromkeys(name for row in [*rows, *coming] for name in row))
         head = ",".join(self._columns) + "\n" if self._csv and self._columns else ""
         atomic_write(self._path, (head + "".join(map(self._text, rows))).encode())
+        return self._append()
+
+    def _append(self) -> io.TextIOWrapper:
         return open(self._path, "a", encoding="utf-8", newline="")
 
     def _text(self, row: Row) -> str:

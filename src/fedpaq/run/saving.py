@@ -4,9 +4,12 @@ What the run is (problem, data, configs, quantizer, ...) is stored too; a checkp
 """
 
 import os
+import re
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fedpaq.arrays import AnyArray
@@ -25,6 +28,7 @@ OLDER_KINDS = {
     "fedpaq run 2": "0.1.0 before optimizers were named",
     "fedpaq run 3": "0.1.0 before losses were compared by value",
 }
+TRACKED_NAME = re.compile("[0-9a-f]{12}")
 MARGIN_BYTES = 2**25  # header and records, on top of the params
 
 
@@ -33,18 +37,28 @@ class CheckpointPolicy:
     """Save to ``path`` after every ``every`` rounds and after the last.
 
     If the file exists, the run continues from it, or with ``resume=False`` is refused. A file of
-    another run is always refused; nothing is overwritten.
+    another run is always refused; nothing is overwritten. ``tracked_as`` is kept in the file: the name
+    under which trackers know the run, see ``tracked_name``.
 
     >>> CheckpointPolicy("run.ckpt", every=10)
-    CheckpointPolicy(path='run.ckpt', every=10, resume=True)
+    CheckpointPolicy(path='run.ckpt', every=10, resume=True, tracked_as=None)
     """
 
     path: StrPath
     every: int = 1
     resume: bool = True
+    tracked_as: str | None = None
 
     def __post_init__(self) -> None:
         require_int("every", self.every, 1)
+
+    def require_free(self) -> None:
+        """Raise CheckpointError if the file exists and its run is not to be continued."""
+        if not self.resume and files.exists(self.path):
+            raise CheckpointError(
+                f"checkpoint={str(self.path)!r} exists; pass --resume (resume=True) to continue its run, "
+                "or choose another file"
+            )
 
 
 class SavedRun:
@@ -53,13 +67,15 @@ class SavedRun:
     def __init__(self, settings: RunSettings, state: RunState, policy: CheckpointPolicy | None, ranks: Ranks) -> None:
         self._settings, self._state, self._policy, self._ranks = settings, state, policy, ranks
         self._identity = {} if policy is None else settings.identity()
+        self._tracked_as = None if policy is None else policy.tracked_as
         self._is_new = True
 
     def take_up(self) -> None:
         """Take up what the first rank's checkpoint holds, if there is one."""
         packed = b""
         if self._policy is not None and files.exists(self._policy.path):
-            self._resume(self._policy)
+            self._policy.require_free()
+            self._resume(str(self._policy.path))
             packed = files.pack(*self._state.to_parts())
         packed = self._ranks.broadcast(packed)  # the other ranks need not reach the first one's disk
         self._is_new = not packed
@@ -81,19 +97,15 @@ class SavedRun:
     def _save(self) -> None:
         if self._policy is not None:
             header, arrays = self._state.to_parts()
-            files.save(self._policy.path, {"kind": KIND, "run": self._identity, **header}, arrays)
+            own = {"kind": KIND, "run": self._identity, "tracked_as": self._tracked_as}
+            files.save(self._policy.path, {**own, **header}, arrays)
 
     def _most_bytes(self) -> int:
         params: AnyArray = self._state.params
         held = 8 * self._settings.problem.num_clients  # what a downlink may remember of each client
         return 4 * params.nbytes + (MARGIN_BYTES + held) * len(params)
 
-    def _resume(self, policy: CheckpointPolicy) -> None:
-        path = str(policy.path)
-        if not policy.resume:
-            raise CheckpointError(
-                f"checkpoint={path!r} exists; pass --resume (resume=True) to continue its run, or choose another file"
-            )
+    def _resume(self, path: str) -> None:
         header, arrays = files.load(path, max_bytes=self._most_bytes())
         kind = header.get("kind")
         if kind in OLDER_KINDS:
@@ -112,6 +124,17 @@ class SavedRun:
             self._state.take_up(header, arrays, self._settings)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CheckpointError(f"checkpoint={path!r} holds an impossible state ({error})") from error
+        self._tracked_as = self._tracked_as or header.get("tracked_as")
+
+
+def tracked_name(path: StrPath) -> str:
+    """Return the name under which trackers know the run saved at ``path``; a new name if there is none."""
+    for file in (Path(os.path.realpath(path)), files.previous(os.path.realpath(path))):
+        with suppress(CheckpointError):  # a bad file is refused when the run takes it up
+            name = files.read(file)[0].get("tracked_as")
+            if isinstance(name, str) and TRACKED_NAME.fullmatch(name):
+                return name
+    return uuid.uuid4().hex[:12]
 
 
 @contextmanager
