@@ -2,8 +2,8 @@
 
     python benchmarks/flower_downloads.py [--rounds 10]
 
-Everything that crosses the sockets is counted, headers included, by the kind of call; what polling costs while nothing
-runs is measured first and taken off. Training and evaluation are told apart by when they end. A client-round counts
+Everything that crosses the sockets is counted, headers included, by the kind of call. What a poll costs while nothing
+runs is measured first, and all polls but one per message are taken off. Training and evaluation are told apart by when they end. A client-round counts
 once each client has its first model; what the first rounds took stands beside it. Writes
 results/flower_downloads.json after each run, so that an interrupted measurement loses one run at most.
 """
@@ -54,7 +54,7 @@ def measure(
         pause=PAUSE,
         folder=str(folder),
     )
-    at, before = time.monotonic(), counter.read()
+    before = counter.read()
     rows, known = [], set()
     for round in range(1, rounds + 1):
         row: dict[str, Any] = {}
@@ -66,10 +66,10 @@ def measure(
                     raise RuntimeError(f"the run ended before {marker.name}: {log}")
                 time.sleep(0.02)
             time.sleep(PAUSE / 2)
-            now, counted = time.monotonic(), counter.read()
-            polling = {path: (now - at) * rate for path, rate in idle.items()}
-            row[kind] = less(less(counted, before), polling)
-            at, before = now, counted
+            counted = counter.read()
+            messages = CLIENTS if kind == "training" else int(share * NODES)
+            row[kind] = without_polling(less(counted, before), idle, messages)
+            before = counted
         sent = json.loads((folder / f"{round}.json").read_text())
         row |= {"payload_bytes": sent["payload_bytes"], "frames_bytes": sent["download_bytes"]}
         row["new"] = len(set(sent["asked"]) - known)
@@ -78,6 +78,15 @@ def measure(
         print(downlink, share, round, {kind: total(row[kind]) for kind in ("training", "evaluation")}, flush=True)
     run.wait()
     return rows
+
+
+def without_polling(counts: Counts, idle: Counts, messages: int) -> Counts:
+    """Return the counts with one poll per message; what the others cost is known from when nothing ran, per call."""
+    found = dict(counts)
+    for path, alone in idle.items():
+        if path in found and alone[0]:
+            found[path] = found[path] - (found[path][0] - messages) * alone / alone[0]
+    return found
 
 
 def total(counts: Counts) -> list[int]:
@@ -112,7 +121,7 @@ def main() -> None:
                 time.sleep(25)  # until the SuperNodes have settled
                 before = counter.read()
                 time.sleep(20)
-                idle = {path: counts / 20 for path, counts in less(counter.read(), before).items()}
+                idle = less(counter.read(), before)
                 for name, (downlink, share, rounds) in RUNS.items():
                     rows = measure(deployment, counter, idle, downlink, share, rounds or wanted)
                     training = per_message(rows, "training", CLIENTS)

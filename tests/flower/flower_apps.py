@@ -79,6 +79,9 @@ def forged(reply: Message, payload: bytes, exact: bytes = b"") -> Message:
 
 def payload_of(reply: Message) -> bytes | None:
     """The payload in a reply, if it holds one."""
+    record = reply.content.config_records.get("fedpaq", {})
+    if "payload" in record:
+        return record["payload"]
     for found in reply.content.array_records.values():
         if "fedpaq.payload" in found:
             return found["fedpaq.payload"].data

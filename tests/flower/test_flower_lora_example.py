@@ -46,8 +46,7 @@ def test_only_the_adapter_travels_and_the_network_learns(example, capsys):
     grid.meddle = lambda client, reply: replies.append(reply) or reply
     example["server_app"].app(grid, Context(1, 1, {}, RecordDict(), run_config))
     payloads = [len(payload) for payload in map(payload_of, replies) if payload is not None]
-    models = [sent.content["arrays"] for sent in grid.sent if "arrays" in sent.content]
-    down = [sum(len(array.data) for array in model.values()) for model in models]
+    down = [len(sent.content["fedpaq.model"]["fedpaq.packed"]) for sent in grid.sent if "fedpaq.model" in sent.content]
     printed = capsys.readouterr().out
     trained, whole = (int(number.replace(",", "")) for number in re.findall(r"[\d,]{3,}", printed)[:2])
     assert len(payloads) == run_config["num-rounds"] * run_config["clients-per-round"]

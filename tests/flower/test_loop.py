@@ -51,7 +51,7 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(tmp_path, logistic, config
     assert second.history == whole.history
     assert sorted(result.train_metrics_clientapp) == [1, 2, 3, 4]
     assert sorted(result.evaluate_metrics_serverapp) == [0, 1]  # the cut came during round 2's
-    rounds = [m.content["fedpaq"]["round"] for m in grid.sent if "arrays" in m.content]
+    rounds = [m.content["fedpaq"]["round"] for m in grid.sent if "fedpaq.model" in m.content]
     assert rounds == [2] * 5 + [3] * 5
 
 

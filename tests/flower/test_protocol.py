@@ -16,8 +16,8 @@ pytestmark = pytest.mark.flower
 def test_a_question_and_an_answer_carry_the_version():
     content = RecordDict({protocol.RECORD: protocol.question(protocol.TRAIN, seed="1", round=2)})
     read = protocol.read_record(content, "missing")
-    assert dict(read) == {"version": 2, "asked": "train", "seed": "1", "round": 2}
-    assert dict(protocol.answer(exact=b"x")) == {"version": 2, "exact": b"x"}
+    assert dict(read) == {"version": 3, "asked": "train", "seed": "1", "round": 2}
+    assert dict(protocol.answer(exact=b"x")) == {"version": 3, "exact": b"x"}
 
 
 def test_a_missing_record_is_told_in_the_caller_s_words():

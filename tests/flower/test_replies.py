@@ -63,6 +63,19 @@ def test_exactly_one_payload_is_expected(arrays):
     assert "exactly one payload is expected" in refusal(Rules(LAYOUT), reply_to(question(), arrays=arrays))
 
 
+def test_a_payload_travels_in_the_record_or_as_an_array_but_not_both():
+    data = payload(update())
+    inside = ConfigRecord({"version": protocol.VERSION, "exact": b"", "payload": data})
+    beside = {"arrays": ArrayRecord({protocol.PAYLOAD: protocol.bytes_array(protocol.PAYLOAD, data)})}
+    rules = Rules(LAYOUT)
+    assert rules.read(0, reply_to(question(), arrays={}, config=inside)).payload == data
+    assert rules.read(0, reply_to(question(), arrays=beside)).payload == data
+    told = refusal(rules, reply_to(question(), arrays=beside, config=inside))
+    assert told == "the reply holds 1 arrays beside a payload; exactly one payload is expected"
+    text = ConfigRecord({"version": protocol.VERSION, "exact": b"", "payload": "text"})
+    assert "exactly one payload is expected" in refusal(rules, reply_to(question(), arrays={}, config=text))
+
+
 def test_a_payload_is_refused_by_its_length_before_anything_is_parsed():
     most = 8 * SIZE + 1024
     text = refusal(Rules(LAYOUT), reply_to(question(), bytes(most + 1)))

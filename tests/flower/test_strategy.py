@@ -6,11 +6,11 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ConfigRecord, MetricRecord
 
 import fedpaq
 from fedpaq import ConfigError, DivergedError, codec
-from fedpaq.flower import FedPAQ, exchange, quantize_mod
+from fedpaq.flower import FedPAQ, exchange, protocol, quantize_mod
 from fedpaq.quantizers import LowPrecision
 from fedpaq.randomness import Key, sample_without_replacement
 from fedpaq.server.aggregation import TrimmedMean, WeightedMean
@@ -184,7 +184,7 @@ def test_a_client_that_raises_or_is_late_does_not_stop_the_run(config, caplog):
     config = fedpaq.FedPAQConfig(**{**config.to_dict(), "clients_per_round": 4})
 
     def clumsy(message, context, call_next):
-        if context.node_config["partition-id"] == 1 and message.content.array_records:
+        if context.node_config["partition-id"] == 1 and protocol.MODEL in message.content:
             raise RuntimeError("disk on fire")
         return call_next(message, context)
 
@@ -417,11 +417,25 @@ def test_a_reply_that_flower_cannot_unpack_is_one_client_s_fault():
 def test_every_message_of_a_round_shares_one_packed_model():
     grid = InProcessGrid(drifting_app(quantize_mod(levels=1)), 3)
     FedPAQ(clients_per_round=3, fraction_evaluate=0.0).start(grid, vector(), num_rounds=1)
-    models = [message.content["arrays"] for message in grid.sent if "arrays" in message.content]
+    models = [message.content[protocol.MODEL] for message in grid.sent if protocol.MODEL in message.content]
     assert len(models) == 3
-    assert len({id(model) for model in models}) == 1
-    assert isinstance(models[0], ArrayRecord)
-    assert len(models[0]) == 1
+    assert len({id(model) for model in models}) == 1  # equal objects are kept once by the SuperLink
+
+
+@pytest.mark.parametrize("downlink", ["dense", "rotated:2"])
+def test_long_models_and_payloads_travel_as_arrays_with_the_same_result(downlink, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDPAQ_CACHE", str(tmp_path))
+    ended = []
+    for most in (protocol.MOST_IN_RECORD, -1):
+        monkeypatch.setattr(protocol, "MOST_IN_RECORD", most)
+        grid = InProcessGrid(drifting_app(quantize_mod(levels=1)), 3)
+        strategy = FedPAQ(clients_per_round=2, downlink=downlink)
+        result = strategy.start(grid, vector(), num_rounds=3)
+        ended.append(result.arrays["w"].numpy())
+        as_arrays = [bool(message.content.array_records) for message in grid.sent if "config" in message.content]
+        assert set(as_arrays) <= ({True, False} if most > 0 and downlink == "dense" else {most < 0})
+        assert [len(found.counted) for found in strategy.history] == [2, 2, 2]
+    np.testing.assert_array_equal(*ended)
 
 
 def test_closing_a_round_takes_memory_for_the_model_not_for_the_clients():

@@ -39,7 +39,7 @@ class Resetting(FedPAQ):
 
 def models_sent(grid):
     """The numbers of the model in each train message."""
-    packed = [m.content["arrays"]["fedpaq.packed"].data for m in grid.sent if "arrays" in m.content]
+    packed = [m.content["fedpaq.model"]["fedpaq.packed"] for m in grid.sent if "fedpaq.model" in m.content]
     return [np.frombuffer(data, np.float32) for data in packed]
 
 

@@ -12,7 +12,6 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord
 
 from fedpaq.arrays import AnyArray, Float32
 from fedpaq.downlink.stream import NOTHING, Download, Stream, take_up, to_arrays
@@ -23,8 +22,8 @@ from fedpaq.flower import protocol
 class Sent:
     """A model on its way to one client: its arrays, what the client must know of them, and their bytes."""
 
-    arrays: ArrayRecord
-    fields: dict[str, Any]
+    records: dict[str, Any]  # of the message, by name
+    fields: dict[str, Any]  # of its fedpaq record
     nbytes: int
 
 
@@ -36,8 +35,8 @@ class Downloads:
     held: dict[int, int] = field(default_factory=dict)  # by client; absent: nothing
     _before: list[int] = field(default_factory=list)  # what the participants of the open round held
 
-    def send(self, client: int, exact: bytes, run: str, *, whole: bool = False) -> Sent:
-        """Return the model for a client; ``whole`` if it cannot use what it holds."""
+    def send(self, client: int, name: str, exact: bytes, run: str, *, whole: bool = False) -> Sent:
+        """Return the model for a client, ``whole`` if it cannot use what it holds; its app finds it under ``name``."""
         stream = self.stream
         download = stream.whole() if whole else stream.download(self.held.get(client, NOTHING))
         frames = b"".join(download.payloads)
@@ -49,8 +48,7 @@ class Downloads:
             "digest": digest(stream.params),
             "exact": exact,
         }
-        array = protocol.bytes_array(protocol.FRAMES, frames)
-        return Sent(ArrayRecord({protocol.FRAMES: array}), fields, len(frames) + len(exact))
+        return Sent(protocol.model_records(protocol.FRAMES, frames, name), fields, len(frames) + len(exact))
 
     def open_round(self, clients: list[int]) -> None:
         """Remember what the participants of a round held before it."""

@@ -86,7 +86,8 @@ class Loop:
 
 def model_bytes(message: Message) -> int:
     """Return the bytes of the model in a message: its arrays, and those that travel beside coded changes."""
-    record = message.content.config_records.get(protocol.RECORD)
-    beside = b"" if record is None else record.get("exact")
-    arrays = [array for record in message.content.array_records.values() for array in record.values()]
-    return sum(len(array.data) for array in arrays) + (len(beside) if isinstance(beside, bytes) else 0)
+    arrays = [array.data for record in message.content.array_records.values() for array in record.values()]
+    records = message.content.config_records
+    places = ((protocol.MODEL, protocol.PACKED), (protocol.MODEL, protocol.FRAMES), (protocol.RECORD, "exact"))
+    found = [records[name].get(key) for name, key in places if name in records]
+    return sum(map(len, arrays)) + sum(len(data) for data in found if isinstance(data, bytes))

@@ -132,24 +132,23 @@ def _warm_up(quantizer: Quantizer) -> None:
 def _hand_over(message: Message, layout: Layout, asked: ConfigRecord, context: Context) -> tuple[dict[str, Any], int]:
     """Unpack the model in ``message`` for the app, as Flower would have sent it; return its arrays and its frame."""
     del message.content[protocol.RECORD]
-    for name, record in message.content.array_records.items():
-        received, holds = None, NOTHING
-        if protocol.PACKED in record:
-            received = layout.unpack(record[protocol.PACKED].data)
-        elif protocol.FRAMES in record:
-            kept = KeptModel.of(asked, context)
-            params, holds = kept.receive(asked, record[protocol.FRAMES].data, layout.dimension)
-            received = layout.arrays(params, _bytes(asked["exact"]))
-        if received is not None:
-            message.content[name] = as_record(received)
-            return received, holds
-    raise ConfigError("the train message holds no packed model; install the same fedpaq on server and clients")
+    name, kind, data = protocol.model_in(message.content)
+    if kind == protocol.PACKED:
+        received, holds = layout.unpack(data), NOTHING
+    else:
+        params, holds = KeptModel.of(asked, context).receive(asked, data, layout.dimension)
+        received = layout.arrays(params, _bytes(asked["exact"]))
+    message.content[name] = as_record(received)
+    return received, holds
 
 
 def _replace_model(
     reply: Message, layout: Layout, received: dict[str, Any], quantizer: Quantizer, key: Key
 ) -> dict[str, bytes]:
-    """Put the payload where the app put its trained model; return what goes beside it."""
+    """Take out the model that the app trained; return what goes into the reply's record instead.
+
+    A long payload takes the model's place.
+    """
     found = list(reply.content.array_records.items())
     if len(found) != 1:
         raise ConfigError(
@@ -158,9 +157,12 @@ def _replace_model(
     name, record = found[0]
     trained = layout.read(record)
     message = quantizer.quantize(layout.update(trained, received), key=key)
-    payload = protocol.bytes_array(protocol.PAYLOAD, codec.encode(message))
-    reply.content[name] = ArrayRecord({protocol.PAYLOAD: payload})
-    return {"exact": layout.exact(trained)}
+    payload, exact = codec.encode(message), layout.exact(trained)
+    del reply.content[name]
+    if len(payload) <= protocol.MOST_IN_RECORD:
+        return {"payload": payload, "exact": exact}
+    reply.content[name] = ArrayRecord({protocol.PAYLOAD: protocol.bytes_array(protocol.PAYLOAD, payload)})
+    return {"exact": exact}
 
 
 def _bytes(value: Any) -> bytes:

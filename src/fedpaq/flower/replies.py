@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from flwr.app import Message as FlowerMessage
-from flwr.app import MetricRecord, RecordDict
 
 from fedpaq import codec
 from fedpaq.errors import ConfigError, WireFormatError
@@ -59,7 +59,7 @@ class Rules:
             raise WireFormatError(f"it needs the whole model: {record['needs']!s}")
         key = Key(seed=self.seed, round=self.round, client=client)
         upload = Upload(
-            client, key, _payload(content), self._exact(record.get("exact")), content, self._weight(content)
+            client, key, _payload(content, record), self._exact(record.get("exact")), content, self._weight(content)
         )
         self._check(upload)
         return upload
@@ -150,9 +150,13 @@ def maker_of(header: codec.Header) -> str:
     return LowPrecision(header.levels, header.bucket_size).name if header.levels else header.code_name
 
 
-def _payload(content: RecordDict) -> bytes:
-    found = [array for record in content.array_records.values() for array in record.values()]
-    if len(found) != 1 or found[0].stype != protocol.PAYLOAD:
-        raise WireFormatError(f"the reply holds {len(found)} arrays; exactly one payload is expected")
-    payload: bytes = found[0].data
+def _payload(content: RecordDict, record: ConfigRecord) -> bytes:
+    """Return the payload: in the record, or where it is long an array."""
+    found = [array for arrays in content.array_records.values() for array in arrays.values()]
+    payload = record.get("payload")
+    if payload is None and len(found) == 1 and found[0].stype == protocol.PAYLOAD:
+        payload = found.pop().data
+    if not isinstance(payload, bytes) or found:
+        beside = " beside a payload" if isinstance(payload, bytes) else ""
+        raise WireFormatError(f"the reply holds {len(found)} arrays{beside}; exactly one payload is expected")
     return payload

@@ -30,7 +30,6 @@ class Questions:
     kind: str
     server_round: int
     content: Mapping[str, Any]
-    arrays_key: str
     model: Callable[[int, bool], Sent]  # the model for a client, maybe whole
     seed: int
     layout: Layout
@@ -50,7 +49,7 @@ class Questions:
             layout=self.layout.to_json(),
             **sent.fields,
         )
-        record = RecordDict({self.arrays_key: sent.arrays, **self.content, protocol.RECORD: asked})
+        record = RecordDict({**sent.records, **self.content, protocol.RECORD: asked})
         return Message(record, node, self.kind, ttl=self.ttl, group_id=str(self.server_round))
 
 

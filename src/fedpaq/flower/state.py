@@ -96,16 +96,16 @@ class State:
         """Return the model as a Flower record."""
         return as_record(self.arrays())
 
-    def model_for(self) -> Callable[[int, bool], Sent]:
-        """Return what makes the model for a client, maybe whole: changes to what it holds, or one array of bytes.
+    def model_for(self, name: str) -> Callable[[int, bool], Sent]:
+        """Return what makes the model for a client, maybe whole: changes to what it holds, or all of it packed.
 
-        One array, since each array of a message is a request of its own.
+        Packed, since each array of a message would be several calls. The app finds it under ``name``.
         """
         if self.downloads is not None:
             downloads = self.downloads
-            return lambda client, whole: downloads.send(client, self.exact, self.run, whole=whole)
+            return lambda client, whole: downloads.send(client, name, self.exact, self.run, whole=whole)
         packed = self.layout.pack(self.arrays())
-        sent = Sent(ArrayRecord({protocol.PACKED: protocol.bytes_array(protocol.PACKED, packed)}), {}, len(packed))
+        sent = Sent(protocol.model_records(protocol.PACKED, packed, name), {}, len(packed))
         return lambda client, whole: sent
 
     def moved(self, mean: Float64) -> Float32:

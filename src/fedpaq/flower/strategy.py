@@ -281,9 +281,8 @@ class FedPAQ(Strategy):
     def _questions(self, kind: str, server_round: int, config: ConfigRecord) -> Questions:
         state = self._begun()
         content = {self.configrecord_key: config}
-        return Questions(
-            kind, server_round, content, self.arrayrecord_key, state.model_for(), self.seed, state.layout, self._ttl
-        )
+        model = state.model_for(self.arrayrecord_key)
+        return Questions(kind, server_round, content, model, self.seed, state.layout, self._ttl)
 
     def summary(self) -> None:
         """Log the settings, and how to go on after a stop."""
