@@ -3,9 +3,9 @@
     python benchmarks/flower_downloads.py [--rounds 10]
 
 Everything that crosses the sockets is counted, headers included, by the kind of call. What a poll costs while nothing
-runs is measured first, and all polls but one per message are taken off. Training and evaluation are told apart by when they end. A client-round counts
-once each client has its first model; what the first rounds took stands beside it. Writes
-results/flower_downloads.json after each run, so that an interrupted measurement loses one run at most.
+runs is measured first, and all polls but one per message are taken off. Training and evaluation are told apart by when
+they end. A client-round counts once each client has its first model; what the first rounds took stands beside it.
+Writes results/flower_downloads.json after each run, so that an interrupted measurement loses one run at most.
 """
 
 from __future__ import annotations
