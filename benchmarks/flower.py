@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 import fedpaq
@@ -31,7 +31,7 @@ from byte_counter import ByteCounter
 from fedpaq import codec
 from fedpaq.flower.layout import Layout, as_record
 from fedpaq.flower.mean import RoundMean
-from fedpaq.flower.protocol import PAYLOAD, RECORD, answer, bytes_array
+from fedpaq.flower.protocol import upload_records
 from fedpaq.flower.replies import Rules
 from fedpaq.flower.trial.loopback import Loopback
 
@@ -123,13 +123,8 @@ def measure_server(dimension: int, levels: int | None, repeats: int = 15) -> dic
     quantizer = fedpaq.Identity() if levels is None else fedpaq.LowPrecision(levels)
     message = quantizer.quantize(update, key=fedpaq.Key(seed=0))
     payload = codec.encode(message)
-    content = RecordDict(
-        {
-            "arrays": ArrayRecord({PAYLOAD: bytes_array(PAYLOAD, payload)}),
-            "metrics": MetricRecord({"num-examples": 1}),
-            RECORD: answer(exact=b""),
-        }
-    )
+    records = upload_records(payload, "arrays", exact=b"")
+    content = RecordDict({"metrics": MetricRecord({"num-examples": 1}), **records})
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # as in an app's process
     reply = Message(content, 1, "train")
     rules, mean = Rules(layout), RoundMean(layout)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 import fedpaq
@@ -65,10 +65,7 @@ def measure_server(dimension: int) -> dict[str, Any]:
     found: dict[str, Any] = {"up": {}, "down": {}}
     for text in UPLOADS:
         payload = codec.encode(fedpaq.quantizers.parse(text).quantize(update, key=key))
-        array = protocol.bytes_array(protocol.PAYLOAD, payload)
-        content = RecordDict(
-            {"arrays": ArrayRecord({protocol.PAYLOAD: array}), protocol.RECORD: protocol.answer(exact=b"")}
-        )
+        content = RecordDict(protocol.upload_records(payload, "arrays", exact=b""))
         reply, rules, mean = Message(content, 1, "train"), Rules(layout), RoundMean(layout)
         seconds = cpu_seconds(lambda: mean.add(rules.read(0, reply)), repeats)  # noqa: B023
         found["up"][text] = {"bytes": len(payload), "cpu_seconds": seconds}
@@ -108,14 +105,8 @@ class LightNode(threading.Thread):
         confirm(run, message.metadata.message_id)
         content = RecordDict({protocol.RECORD: protocol.answer(client=self._number)})
         if message.metadata.group_id:  # a round
-            array = protocol.bytes_array(protocol.PAYLOAD, self._payload)
-            content = RecordDict(
-                {
-                    "arrays": ArrayRecord({protocol.PAYLOAD: array}),
-                    "metrics": MetricRecord({"num-examples": 1}),
-                    protocol.RECORD: protocol.answer(exact=b""),
-                }
-            )
+            records = protocol.upload_records(self._payload, "arrays", exact=b"")
+            content = RecordDict({"metrics": MetricRecord({"num-examples": 1}), **records})
         reply = Message(content, reply_to=message)
         reply.metadata.__dict__["_message_id"] = reply.object_id
         wanted, session = send(reply, objects.get_object_tree(reply), 0.0)

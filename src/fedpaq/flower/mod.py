@@ -82,8 +82,10 @@ def quantize_mod(
             return Message(RecordDict({protocol.RECORD: protocol.answer(needs=str(error))}), reply_to=message)
         reply = call_next(message, context)
         if reply.has_content():
-            exact = _replace_model(reply, layout, received, chosen, key) if trains else {}
-            reply.content[protocol.RECORD] = protocol.answer(holds=holds, **exact)
+            if trains:
+                _replace_model(reply, layout, received, chosen, key, holds)
+            else:
+                reply.content[protocol.RECORD] = protocol.answer(holds=holds)
         return reply
 
     mod.quantizes = True  # type: ignore[attr-defined]
@@ -143,12 +145,9 @@ def _hand_over(message: Message, layout: Layout, asked: ConfigRecord, context: C
 
 
 def _replace_model(
-    reply: Message, layout: Layout, received: dict[str, Any], quantizer: Quantizer, key: Key
-) -> dict[str, bytes]:
-    """Take out the model that the app trained; return what goes into the reply's record instead.
-
-    A long payload takes the model's place.
-    """
+    reply: Message, layout: Layout, received: dict[str, Any], quantizer: Quantizer, key: Key, holds: int
+) -> None:
+    """Replace the model that the app trained by the payload of its update."""
     found = list(reply.content.array_records.items())
     if len(found) != 1:
         raise ConfigError(
@@ -157,12 +156,10 @@ def _replace_model(
     name, record = found[0]
     trained = layout.read(record)
     message = quantizer.quantize(layout.update(trained, received), key=key)
-    payload, exact = codec.encode(message), layout.exact(trained)
     del reply.content[name]
-    if len(payload) <= protocol.MOST_IN_RECORD:
-        return {"payload": payload, "exact": exact}
-    reply.content[name] = ArrayRecord({protocol.PAYLOAD: protocol.bytes_array(protocol.PAYLOAD, payload)})
-    return {"exact": exact}
+    records = protocol.upload_records(codec.encode(message), name, holds=holds, exact=layout.exact(trained))
+    for kind, put in records.items():
+        reply.content[kind] = put
 
 
 def _bytes(value: Any) -> bytes:

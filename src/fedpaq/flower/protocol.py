@@ -55,6 +55,13 @@ def model_in(content: RecordDict) -> tuple[str, str, bytes]:
     raise ConfigError("the message holds no model of fedpaq's; install the same fedpaq on server and clients")
 
 
+def upload_records(payload: bytes, name: str, **values: int | bytes) -> dict[str, ConfigRecord | ArrayRecord]:
+    """Return the records of an upload in a reply; a long payload is an array, called ``name`` as the model was."""
+    if len(payload) <= MOST_IN_RECORD:
+        return {RECORD: answer(payload=payload, **values)}
+    return {RECORD: answer(**values), name: ArrayRecord({PAYLOAD: bytes_array(PAYLOAD, payload)})}
+
+
 def question(asked: str, **values: int | str | bytes) -> ConfigRecord:
     """Return the record of a question."""
     return ConfigRecord({"version": VERSION, "asked": asked, **values})
