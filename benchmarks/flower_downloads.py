@@ -27,6 +27,7 @@ from measurement import RESULTS, machine
 
 HERE = Path(__file__).resolve().parent
 NODES, CLIENTS, DIMENSION, PAUSE = 8, 4, 92_027, 1.0
+POLL = "pull-messages"
 RUNS = {  # name: (downlink, share that evaluates, rounds)
     "coded, training only": ("rotated:1", 0.0, None),
     "coded, all evaluate": ("rotated:1", 1.0, None),
@@ -81,11 +82,12 @@ def measure(
 
 
 def without_polling(counts: Counts, idle: Counts, messages: int) -> Counts:
-    """Return the counts with one poll per message; what the others cost is known from when nothing ran, per call."""
+    """Return the counts with one poll per message; what other calls of an idle node cost is known, and taken off."""
     found = dict(counts)
     for path, alone in idle.items():
         if path in found and alone[0]:
-            found[path] = found[path] - (found[path][0] - messages) * alone / alone[0]
+            kept = messages if path == POLL else 0
+            found[path] = found[path] - (found[path][0] - kept) * alone / alone[0]
     return found
 
 
