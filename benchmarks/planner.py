@@ -242,14 +242,14 @@ def main() -> int:
     names = sys.argv[1:] or list(CASES)
     stored = RESULTS / "planner.json"
     rows = json.loads(stored.read_text())["rows"] if stored.exists() else []
+    rows = [row for row in rows if row["problem"] in CASES and row["problem"] not in names]
     for name in names:
         grid = Grid(name, CASES[name])
         grid.play_all()
         for network in grid.case.networks:
             made = compare(grid, network)
             print(json.dumps(made), flush=True)
-            rows = [row for row in rows if (row.get("problem"), row.get("network")) != (name, network)] + [made]
-            rows = [row for row in rows if row.get("problem") in CASES]
+            rows.append(made)
             write("planner", {"rows": rows})
             write_table(rows)
     return int(not all(map(passes, rows)))
