@@ -19,7 +19,7 @@ def keep(message, context, call_next):
     reply = call_next(message, context)
     if asked.get("round") is not None:
         path = Path(context.run_config["folder"]) / "payloads" / at
-        payload = reply.content["arrays"]["fedpaq.payload"].data
+        payload = reply.content["fedpaq"]["payload"]
         if path.exists() and path.read_bytes() != payload:
             path = path.with_suffix(".differs")
         part = path.with_suffix(f".{os.getpid()}.part")

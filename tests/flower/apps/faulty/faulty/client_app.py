@@ -22,9 +22,7 @@ def misbehave(message, context, call_next):
         dawdle(context.run_config["folder"], *at, DELAYS[kind])
     reply = call_next(message, context)
     if kind is not None and kind not in DELAYS:
-        data = damaged(reply.content["arrays"]["fedpaq.payload"].data, kind)
-        array = Array(dtype="uint8", shape=(len(data),), stype="fedpaq.payload", data=data)
-        reply.content["arrays"] = ArrayRecord({"fedpaq.payload": array})
+        reply.content["fedpaq"]["payload"] = damaged(reply.content["fedpaq"]["payload"], kind)
     return reply
 
 

@@ -16,7 +16,7 @@ def keep_payload(message, context, call_next):
     reply = call_next(message, context)
     if round is not None:
         name = f"{round}-{context.node_config['partition-id']}"
-        payload = reply.content["arrays"]["fedpaq.payload"].data
+        payload = reply.content["fedpaq"]["payload"]
         (Path(context.run_config["payloads"]) / name).write_bytes(payload)
     return reply
 
