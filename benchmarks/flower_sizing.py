@@ -42,7 +42,7 @@ UPLOADS = ("low-precision:1", "rotated:0.5", "none")
 DOWNLOADS = ("rotated:1", "none")
 NODES, ROUNDS = 100, 3
 CLIENTS = (100, 1_000, 10_000, 100_000, 1_000_000)
-WIRE_BYTES = 16_300  # what Flower adds to an upload: benchmarks/flower.py --wire, p = 92,027
+WIRE_BYTES = 11_400  # what Flower adds to an upload: benchmarks/flower.py --wire, p = 92,027
 DOCUMENT = HERE.parent / "docs" / "sizing.md"
 
 
