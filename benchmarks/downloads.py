@@ -6,6 +6,7 @@ with float32 by seed.
 
     FEDPAQ_DATA=folder python benchmarks/downloads.py --device cuda     a minute or two; twenty on one core
     python benchmarks/downloads.py --draw                               the picture, from the results
+    python benchmarks/downloads.py --coding                             what a round costs the server, 11 million params
 
 Before anything is measured, real clients follow a run and compare every model they get with the server's.
 """
@@ -16,7 +17,9 @@ import argparse
 import json
 import math
 import os
+import statistics
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -201,16 +204,43 @@ def draw(results, path):
     figure.savefig(path, dpi=140)
 
 
+def coding(dimension=11_000_000, repeats=9):
+    """Return the seconds in which the server makes a round's change: the whole of it, once for all clients."""
+    rng = np.random.default_rng(0)
+    params, means = rng.standard_normal(dimension, np.float32), rng.standard_normal((2, dimension)) * 1e-3
+    found = {}
+    for text in DOWNLINKS:
+        stream, times, copies = parse(text).stream(0, params), [], []
+        for at in range(1 + repeats):
+            holders = np.full(CLIENTS, stream.round)  # all hold the last model, so a change is due
+            start = time.perf_counter()
+            stream.advance(means[at % 2], holders)
+            between = time.perf_counter()
+            params.copy()
+            times.append(between - start)
+            copies.append(time.perf_counter() - between)
+        seconds = statistics.median(times[1:])
+        found[text] = {"seconds": seconds, "over_copying_the_model": seconds / statistics.median(copies[1:])}
+        found[text]["bytes"] = sum(map(len, stream.download(stream.round - 1).payloads))
+        print(text, found[text], flush=True)
+    return found
+
+
 def main() -> int:
     global DEVICE
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--draw", action="store_true")
+    parser.add_argument("--coding", action="store_true")
     parser.add_argument("--problems", nargs="*", default=list(PROBLEMS), help="results of others stay")
     arguments, path = parser.parse_args(), Path(os.environ.get("OUT", RESULTS)) / "downloads.json"
     if arguments.draw:
         picture = Path(__file__).resolve().parent.parent / "docs" / "figures" / "downloads.png"
         draw(json.loads(path.read_text())["problems"], picture)
+        return 0
+    if arguments.coding:
+        found = {**json.loads(path.read_text()), "coding": coding()}
+        path.write_text(json.dumps(found, indent=1) + "\n")
         return 0
     data_dir, DEVICE = os.environ.get("FEDPAQ_DATA"), arguments.device
     if not data_dir:
