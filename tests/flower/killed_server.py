@@ -82,16 +82,15 @@ def serve(folder: Path, phase: str, name: str) -> None:
     if phase == "collect":
         grid.meddle = lambda client, reply: die() if _asked(grid).get("round") == KILLED_IN - 1 else reply
     if phase == "save":
-        write, saves = atomic_file.write_beside, []
+        write, saves = atomic_file.write_new, []
 
-        def torn(target, chunks):
-            partial = write(target, chunks)
-            saves.extend([target] if target.suffix == ".state" else [])
+        def torn(partial, chunks):
+            write(partial, chunks)
+            saves.extend([partial] if ".state." in partial.name else [])
             if len(saves) == KILLED_IN:
                 die()
-            return partial
 
-        atomic_file.write_beside = torn
+        atomic_file.write_new = torn
 
     def evaluate(server_round, arrays):
         return MetricRecord({"mean": float(arrays["w"].numpy().mean())})

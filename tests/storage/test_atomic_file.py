@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpaq.storage.atomic_file import atomic_write, keep, remove_partials, sync_folder, write_beside
+from fedpaq.storage.atomic_file import atomic_write, keep, remove_partials, replace, sync_folder
 
 
 def names_in(folder):
@@ -145,12 +145,34 @@ def test_many_writers_leave_one_of_their_files_and_no_other(tmp_path):
 
 
 def test_chunks_are_written_one_after_another_beside_the_target(tmp_path):
-    partial = write_beside(tmp_path / "file", [b"one", memoryview(b"two"), bytearray(b"")])
-    assert partial.parent == tmp_path and partial.read_bytes() == b"onetwo"
-    assert partial.name.startswith(f".file.{os.getpid()}-") and partial.suffix == ".part"
-    assert not (tmp_path / "file").exists()
-    remove_partials(tmp_path / "file")
-    assert names_in(tmp_path) == []
+    def chunks():
+        yield b"one"
+        (partial,) = tmp_path.iterdir()
+        assert partial.name.startswith(f".file.{os.getpid()}-") and partial.suffix == ".part"
+        yield memoryview(b"two")
+        yield bytearray(b"")
+
+    replace(tmp_path / "file", chunks())
+    assert (tmp_path / "file").read_bytes() == b"onetwo" and names_in(tmp_path) == ["file"]
+
+
+def calls_then_interrupt(real):
+    def interrupted(*values):
+        real(*values)
+        raise KeyboardInterrupt
+
+    return interrupted
+
+
+@pytest.mark.parametrize("step", ["os.open", "os.link", "os.fsync"])
+def test_a_signal_right_after_a_call_leaves_no_litter(tmp_path, monkeypatch, step):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    monkeypatch.setattr(f"fedpaq.storage.atomic_file.{step}", calls_then_interrupt(getattr(os, step[3:])))
+    with pytest.raises(KeyboardInterrupt):
+        replace(path, [b"new"], kept_as=tmp_path / "before")
+    monkeypatch.undo()
+    assert path.read_bytes() == b"old" and names_in(tmp_path) == ["file"]
 
 
 def test_a_source_that_fails_half_way_leaves_nothing(tmp_path):
@@ -159,7 +181,7 @@ def test_a_source_that_fails_half_way_leaves_nothing(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_beside(tmp_path / "file", chunks())
+        replace(tmp_path / "file", chunks())
     assert names_in(tmp_path) == []
 
 

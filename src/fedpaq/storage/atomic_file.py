@@ -29,8 +29,9 @@ def atomic_write(path: StrPath, data: bytes) -> None:
 
 def replace(target: Path, chunks: Iterable[Any], kept_as: Path | None = None) -> None:
     """Write a new file over ``target`` in one step; the old one stays under the name ``kept_as``, if given."""
-    partial = write_beside(target, chunks)
-    try:
+    partial = _beside(target)
+    try:  # from before the file exists: a signal may come between any two calls
+        write_new(partial, chunks)
         if kept_as is not None and target.exists():
             keep(target, kept_as)
         partial.replace(target)
@@ -46,21 +47,15 @@ def remove_partials(path: StrPath) -> None:
         partial.unlink(missing_ok=True)
 
 
-def write_beside(target: Path, chunks: Iterable[Any]) -> Path:
-    """Write and fsync a new file next to ``target``; on failure it is removed again."""
-    partial = _beside(target)
-    try:
-        # O_EXCL: never write through a link someone else has put there.
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        with open(descriptor, "wb") as stream:
-            for chunk in chunks:
-                stream.write(chunk)
-            stream.flush()
-            os.fsync(stream.fileno())
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    return partial
+def write_new(path: Path, chunks: Iterable[Any]) -> None:
+    """Write and fsync a new file."""
+    # O_EXCL: never write through a link someone else has put there.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    with open(descriptor, "wb") as stream:
+        for chunk in chunks:
+            stream.write(chunk)
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 def keep(target: Path, name: Path) -> None:
@@ -70,11 +65,11 @@ def keep(target: Path, name: Path) -> None:
     """
     link = _beside(target)
     try:
-        os.link(target, link)
-    except OSError:
-        target.replace(name)
-        return
-    try:
+        try:
+            os.link(target, link)
+        except OSError:
+            target.replace(name)
+            return
         link.replace(name)
     finally:
         link.unlink(missing_ok=True)  # still there where both were one file already
