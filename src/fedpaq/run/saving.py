@@ -129,12 +129,8 @@ class SavedRun:
 
 def tracked_name(path: StrPath) -> str:
     """Return the name under which trackers know the run saved at ``path``; a new name if there is none."""
-    for file in (Path(os.path.realpath(path)), files.previous(os.path.realpath(path))):
-        with suppress(CheckpointError):  # a bad file is refused when the run takes it up
-            name = files.read(file)[0].get("tracked_as")
-            if isinstance(name, str) and TRACKED_NAME.fullmatch(name):
-                return name
-    return uuid.uuid4().hex[:12]
+    name = _header_of(path).get("tracked_as")
+    return name if isinstance(name, str) and TRACKED_NAME.fullmatch(name) else uuid.uuid4().hex[:12]
 
 
 @contextmanager
@@ -163,11 +159,18 @@ def executor_of(checkpoint: StrPath | CheckpointPolicy | None) -> str | None:
     ``auto`` chooses by timing, and might choose another in the middle of a run.
     """
     path = checkpoint.path if isinstance(checkpoint, CheckpointPolicy) else checkpoint
-    for each in () if path is None else (path, files.previous(path)):
-        with suppress(CheckpointError, AttributeError):
-            name = files.read(each)[0].get("run", {}).get("executor")
-            return name if isinstance(name, str) else None
-    return None
+    run = None if path is None else _header_of(path).get("run")
+    name = run.get("executor") if isinstance(run, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _header_of(path: StrPath) -> dict[str, Any]:
+    """Return the header of the newest file that can be read; a bad one is refused when the run takes it up."""
+    newest = Path(os.path.realpath(path))
+    for file in (newest, files.previous(newest)):
+        with suppress(CheckpointError):
+            return files.read(file)[0]
+    return {}
 
 
 def _way_on(checkpoint: CheckpointPolicy | None) -> str:
