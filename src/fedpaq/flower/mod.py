@@ -2,7 +2,7 @@
 
     app = ClientApp(mods=[quantize_mod()])
 
-A train message arrives with the model x_k as one packed array. The mod hands the app the model as
+A train message arrives with the model x_k packed. The mod hands the app the model as
 Flower would, lets it train, and replaces the trained model in the reply by the payload of
 Q(x_local - x_k) (Alg. 1, line 10). Seed, round and client come from the server, so the payload is
 the one the simulator would make. No torch here: every message may start a new process.
