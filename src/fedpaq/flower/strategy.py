@@ -7,7 +7,7 @@ One round (Algorithm 1):
 
     1  gather    wait until the clients are there                                     roster.py
     2  draw      exactly r of them, by seed and round, over their own numbers         line 2
-    3  send      the model packed, to each with its seed, round, number  line 3
+    3  send      the model packed, to each with its seed, round, number               line 3
     4  collect   replies until the deadline; refuse what is malformed, and say why    replies.py
     5  mean      x_{k+1} = x_k + uniform mean of the payloads that counted            line 11, mean.py
     6  save      the state, in one step                                               state.py
