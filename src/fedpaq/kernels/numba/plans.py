@@ -15,25 +15,45 @@ from fedpaq.kernels.numba import kernel
 NEAR = 1e-9  # relative; what differs from the twin is below 1e-12
 NEAR_HALF = 1e-6  # of a number that is rounded to an integer
 LEAST_SUM = 1e-6  # of the rates, in nats, for each block: below, the logarithm of their product loses digits
-MOST_SUM = 600.0  # beyond, the product might overflow
+TOGETHER = 64  # blocks that share a logarithm
 LN2 = math.log(2)
 
 
-@njit(fastmath={"reassoc"})  # in any order, so that blocks are worked on side by side
-def newton(ratios, target, tolerance, v, step, steps):
-    """Take Newton steps; return v, the steps taken, and whether stopping was a close call.
+@njit(fastmath={"reassoc"}, error_model="numpy")  # in any order, so that blocks are worked on side by side
+def growth_and_slope(ratios, v):
+    """Return the sum of asinh(x) over x = ratio v, and its slope in v.
 
     The sum of asinh(x) is the logarithm of the product of x + sqrt(1 + x^2).
     """
-    close = False
-    while step < steps:
-        product, slope = 1.0, 0.0
-        for block in range(ratios.size):
-            x = ratios[block] * v
+    total, slope = 0.0, 0.0
+    for start in range(0, ratios.size, TOGETHER):
+        some = ratios[start : start + TOGETHER]
+        product = 1.0
+        for block in range(some.size):
+            x = some[block] * v
             root = math.sqrt(1 + x * x)
             product *= x + root
-            slope += ratios[block] / root
-        missing = target - math.log(product)
+            slope += some[block] / root
+        total += math.log(product) if product < math.inf else asinh_sum(some, v)
+    return total, slope
+
+
+@njit
+def asinh_sum(ratios, v):
+    """Return the same sum one by one: no product overflows."""
+    total = 0.0
+    for block in range(ratios.size):
+        total += math.asinh(ratios[block] * v)
+    return total
+
+
+@njit(error_model="numpy")
+def newton(ratios, target, tolerance, v, step, steps):
+    """Take Newton steps; return v, the steps taken, and whether stopping was a close call."""
+    close = False
+    while step < steps:
+        total, slope = growth_and_slope(ratios, v)
+        missing = target - total
         beyond = abs(missing) - tolerance * target
         close |= abs(beyond) < NEAR * target
         if beyond < 0:
@@ -130,7 +150,7 @@ def plan(
             ratios = ratios_of(here)
             v, step, stopped = newton(ratios, target, coarse, 0.0, 0, steps)
             error = excess * error_of(here, ratios, v) / totals[row] * kept[cut]
-            unsure |= stopped or not (LEAST_SUM * counts[cut] < target < MOST_SUM) or not math.isfinite(error)
+            unsure |= stopped or not target > LEAST_SUM * counts[cut] or not math.isfinite(error)
             if error < least_error:
                 least_error, second = error, least_error
                 chosen, chosen_v, chosen_step = cut, v, step
