@@ -29,7 +29,16 @@ from fedpaq.quantizers.rotated import Rotated, RotatedMessage, plans
 from fedpaq.quantizers.rotated.allocation import body_bits, candidates
 from fedpaq.quantizers.rotated.decisions import Decisions, decide
 from fedpaq.quantizers.rotated.message import zero_message
-from fedpaq.quantizers.rotated.rival import CARE, HEADER_BITS, LOOK_RATE, SMALL, better_levels
+from fedpaq.quantizers.rotated.rival import (
+    CARE,
+    HEADER_BITS,
+    LARGE,
+    LOOK_RATE,
+    SMALL,
+    better_levels,
+    part_may_win,
+    part_of,
+)
 from fedpaq.quantizers.rotated.rotation import CELL, Blocks
 from fedpaq.server.rotated_sizes import Sample, payload_bytes, take_samples
 
@@ -154,6 +163,7 @@ class RotatedOnDevice:
                 np.ascontiguousarray(found[some, a : a + c.count]) for a, c in zip(firsts, self._cuts, strict=True)
             ]
             errors = plans.best_cuts(self._cuts, parts, totals[some], bits)[1]  # to the last bit
+            some, errors = self._worth_fetching(some, norms[some], errors, target)
             rows = self._updates[some.tolist()].cpu().numpy()
             for job, row, error in zip(some.tolist(), rows, errors, strict=True):
                 known = float(norms[job]), float(magnitudes[job]), target, float(error)
@@ -162,6 +172,18 @@ class RotatedOnDevice:
                     self._on_host[job] = rival.quantize(row, key=self._work.keys()[job])
                     self._cut_of[job] = -1
         return sums, firsts, decisions
+
+    def _worth_fetching(self, jobs: Int64, norms: Float64, errors: Float64, target: int) -> tuple[Int64, Float64]:
+        """Return the jobs whose whole update must be looked at, and their errors: of large ones a part says so."""
+        if self._dimension < LARGE or not jobs.size:
+            return jobs, errors
+        index = to_tensor(part_of(self._dimension), self._device)
+        parts = self._updates[to_tensor(jobs, self._device)[:, None], index].cpu().numpy()
+        known = zip(parts, norms.tolist(), errors.tolist(), strict=True)
+        worth = np.array(
+            [part_may_win(part, self._dimension, norm, 8.0 * target, CARE * error) for part, norm, error in known]
+        )
+        return jobs[worth], errors[worth]
 
     def _find_energies(self) -> tuple[Tensor, list[int]]:
         """Return a table (jobs, columns) and the columns where the energies of each cut's blocks begin.

@@ -9,6 +9,7 @@ import pytest
 
 from fedpaq import Key, LowPrecision, encode
 from fedpaq.quantizers import QuantizedMessage
+from fedpaq.quantizers.rotated import rival
 from fedpaq.quantizers.rotated.message import RotatedMessage
 from fedpaq.quantizers.rotated.quantizer import Rotated
 from fedpaq.quantizers.rotated.rival import better_levels, deviations
@@ -60,6 +61,26 @@ def test_a_message_that_was_promised_short_is_hardly_ever_drawn_too_long(p):
         late = np.mean([len(encode(message)) > most for message in messages])
         assert late <= 0.0228 + 5 * math.sqrt(0.0228 / draws)  # two deviations or more of room
         assert np.mean([len(encode(message)) for message in messages]) > 0.85 * most
+
+
+@pytest.mark.parametrize(("wild", "wins"), [(False, False), (True, True)])
+def test_a_part_of_a_large_update_says_whether_all_of_it_is_looked_at(wild, wins, monkeypatch):
+    """The choice is that of the whole; where LowPrecision has no chance the whole is not looked at."""
+    p = 2**20 + 5
+    heavy = np.random.default_rng(0).standard_normal((2, p))
+    update = clustered(p) if wild else (heavy[0] * np.exp(heavy[1])).astype(np.float32)
+    norm, magnitude = float(np.linalg.norm(update)), float(np.abs(update).sum())
+    bits = 2.0 if wild else 0.1
+    target = int(bits * p / 8)
+    error = Rotated(bits=bits).variance_bound(p)  # as that of a plan, or more
+    looked = []
+    of = rival.Magnitudes.of
+    monkeypatch.setattr(rival.Magnitudes, "of", lambda some, norm: looked.append(some.size) or of(some, norm))
+    found = better_levels(update, norm, magnitude, target, error, False)
+    assert (found is not None) == wins
+    assert looked == [128 * 1024, p] if wins else looked == [128 * 1024]
+    monkeypatch.setattr(rival, "part_may_win", lambda *_: True)
+    assert found == better_levels(update, norm, magnitude, target, error, False)
 
 
 def test_deviations_bound_the_bias():

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpaq import codec
-from fedpaq.arrays import Float32
+from fedpaq.arrays import Float32, Int64
 from fedpaq.quantizers.low_precision import LowPrecision
 from fedpaq.quantizers.message import MAX_LEVELS
 from fedpaq.quantizers.rotated.magnitudes import Magnitudes
@@ -30,7 +30,9 @@ from fedpaq.randomness import Key, Keys
 TRIAL_SEED, TRIAL_ROUND = 0x9E3779B97F4A7C15, 2**32 - 1  # keys of trials
 SMALL = 4096  # dimensions up to which the comparison is always made
 LOOK_RATE = 0.75  # bits a coordinate from which on a part of the update is looked at
-SEGMENT, SEGMENTS = 128, 64  # that part
+LARGE = 2**20  # dimensions from which on that is done before all of it is, at any rate
+SEGMENT, SEGMENTS, MORE_SEGMENTS = 128, 64, 1024  # that part, and that of a large update
+PART_CARE = 1.2  # a part may have so many times the error that the whole must stay below
 HEADER_BITS = 120.0
 LEAST_RATIO = 0.65  # of a length to the entropy, where non-zeros cluster: trials begin here
 ROUNDS = 4
@@ -107,17 +109,20 @@ def may_win(dimension: int, concentration: float, bits: float, error: float) -> 
     return bits > 0 and (dimension <= SMALL or close)
 
 
-def part_may_win(update: Float32, norm: float, bits: float, error: float) -> bool:
-    """Whether a part of a large update, 64 segments of 128, would be sent with less error."""
-    if update.size <= 2 * SEGMENT * SEGMENTS:
-        return True
-    starts = np.linspace(0, update.size - SEGMENT, SEGMENTS).astype(np.int64)
-    part = np.concatenate([update[start : start + SEGMENT] for start in starts])
-    share = part.size / update.size
+def part_of(dimension: int) -> Int64:
+    """Return the numbers of the coordinates that stand for an update of more than these."""
+    count = SEGMENTS if dimension < LARGE else MORE_SEGMENTS
+    starts = np.linspace(0, dimension - SEGMENT, count).astype(np.int64)
+    return np.asarray((starts[:, None] + np.arange(SEGMENT)).reshape(-1))
+
+
+def part_may_win(part: Float32, dimension: int, norm: float, bits: float, error: float) -> bool:
+    """Whether that part of an update would be sent with less error."""
+    share = part.size / dimension
     histogram = Magnitudes.of(part, norm)
     # One coordinate more, so that the part has the norm, and hence the levels, of the whole.
     rest = np.float32(math.sqrt(max(norm**2 - float((part.astype(np.float64) ** 2).sum()), 0.0)))
-    return Search(np.append(part, rest), histogram, bits * share, False).best(1.2 * error * share) > 0
+    return Search(np.append(part, rest), histogram, bits * share, False).best(PART_CARE * error * share) > 0
 
 
 def better_levels(
@@ -128,9 +133,11 @@ def better_levels(
     ``magnitude`` is the sum of |x_i|; ``promised`` says that no payload may be longer.
     """
     bits, error = 8.0 * payload_bytes, CARE * error
-    if not may_win(update.size, (magnitude / norm) ** 2, bits - HEADER_BITS, error) and (
-        bits < LOOK_RATE * update.size or not part_may_win(update, norm, bits, error)
-    ):
+    close = may_win(update.size, (magnitude / norm) ** 2, bits - HEADER_BITS, error)
+    if not close and bits < LOOK_RATE * update.size:
+        return None
+    by_part = update.size >= LARGE or (not close and update.size > 2 * SEGMENT * SEGMENTS)
+    if by_part and not part_may_win(update[part_of(update.size)], update.size, norm, bits, error):
         return None
     levels = Search(update, Magnitudes.of(update, norm), bits, promised).best(error)
     return LowPrecision(levels) if levels else None
