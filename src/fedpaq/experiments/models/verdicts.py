@@ -1,0 +1,215 @@
+"""Verdicts: what the runs of a study show against float32 on the same seeds. Criteria were fixed before any run.
+
+Differences are paired by seed; the mean over the seeds decides, and its interval is Student's t at 95 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpaq.arrays import Float64
+from fedpaq.experiments.judging import CONFIDENCE, FAILS, HOLDS
+from fedpaq.experiments.models.arms import CODED, FLOAT32, PLAIN, Arm
+from fedpaq.experiments.models.schedule import result_of, tuning_of
+from fedpaq.experiments.models.tasks import Task
+from fedpaq.experiments.models.trial import Result, Run
+
+POINTS, BITS_PER_BYTE = 0.5, 0.02  # that test accuracy and bits per byte may be worse by
+FEWER_UP, FEWER_BOTH_WAYS = 1000, 30  # times
+LOSS = 1.01  # that the training loss may be larger by
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over seeds and where it may lie."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Float64) -> Interval:
+        """Return that of some values; of a single one nothing is known beyond it."""
+        from scipy import stats
+
+        mean, count = float(values.mean()), len(values)
+        if count < 2:
+            return cls(mean, mean, mean)
+        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1) * values.std(ddof=1) / np.sqrt(count))
+        return cls(mean, mean - half, mean + half)
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The numbers to four digits."""
+        return {name: float(f"{getattr(self, name):.4g}") for name in ("mean", "low", "high")}
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """The finished arms of a task: those whose seeds are all there."""
+
+    task: Task
+    runs: dict[Arm, list[Result]]
+    step_sizes: dict[Arm, float]
+
+    @classmethod
+    def load(cls, task: Task, folder: Path) -> Study:
+        """Return what is in a folder."""
+        runs, step_sizes = {}, {}
+        for arm in task.arms:
+            tuned = result_of(tuning_of(task, arm), folder)
+            if tuned is not None:
+                found = [result_of(Run(task, arm, seed, tuned["step_size"]), folder) for seed in task.seeds]
+                whole = [each for each in found if each is not None]
+                if len(whole) == len(found):
+                    runs[arm], step_sizes[arm] = whole, tuned["step_size"]
+        return cls(task, runs, step_sizes)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every arm is there."""
+        return len(self.runs) == len(self.task.arms)
+
+    def column(self, arm: Arm, name: str) -> Float64:
+        """Return a list that every run keeps, as an array (seeds, points); a run that diverged ends early."""
+        rows = [run[name] for run in self.runs[arm]]
+        shortest = min(map(len, rows))
+        return np.array([row[:shortest] for row in rows], float)
+
+    def sent(self, arm: Arm, *, both_ways: bool) -> Float64:
+        """Return the bytes sent so far by and to all clients, (seeds, points)."""
+        up = self.column(arm, "payload_bytes")
+        return up + self.column(arm, "download_bytes") if both_ways else up
+
+    def bytes_a_time(self, arm: Arm, *, both_ways: bool) -> float:
+        """Return the bytes of one participation: an upload, or an upload and a download."""
+        rounds = self.column(arm, "rounds")[0, -1]
+        return float(self.sent(arm, both_ways=both_ways)[:, -1].mean() / (rounds * self.task.clients_per_round))
+
+    def fewer(self, arm: Arm, *, both_ways: bool) -> float:
+        """Return how many times fewer bytes than float32 an arm sends."""
+        dense, own = (self.bytes_a_time(each, both_ways=both_ways) for each in (FLOAT32, arm))
+        return dense / own
+
+    def final(self, arm: Arm) -> Float64:
+        """Return the measure after the last round, (seeds,): infinitely bad for a run that diverged."""
+        worst = -np.inf if self.task.is_accuracy else np.inf
+        return np.array([worst if run["diverged"] else run["measure"][-1] for run in self.runs[arm]])
+
+    def behind(self, arm: Arm) -> Interval:
+        """Return how much worse than float32 an arm ends: points, or bits per byte."""
+        difference = self.final(FLOAT32) - self.final(arm)
+        return Interval.of(difference if self.task.is_accuracy else -difference)
+
+    def training_losses(self, arm: Arm) -> Float64:
+        """Return the training loss after the last round, (seeds,)."""
+        return np.array([np.inf if run["diverged"] else run["training_loss"] for run in self.runs[arm]])
+
+    @property
+    def allowed(self) -> float:
+        """By how much an arm may be worse."""
+        return POINTS if self.task.is_accuracy else BITS_PER_BYTE
+
+    @property
+    def unit(self) -> str:
+        """Of ``behind``."""
+        return "points" if self.task.is_accuracy else "bits per byte"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for every finished arm, float32 first."""
+        return [self._row(arm) for arm in self.task.arms if arm in self.runs] if FLOAT32 in self.runs else []
+
+    def _row(self, arm: Arm) -> dict[str, Any]:
+        diverged = any(run["diverged"] for run in self.runs[arm])
+        return {
+            "arm": arm.label,
+            "quantizer": arm.quantizer,
+            "downlink": arm.downlink,
+            "step_size": self.step_sizes[arm],
+            "bytes_per_upload": round(self.bytes_a_time(arm, both_ways=False)),
+            "bytes_both_ways": round(self.bytes_a_time(arm, both_ways=True)),
+            "times_fewer_up": float(f"{self.fewer(arm, both_ways=False):.4g}"),
+            "times_fewer_both_ways": float(f"{self.fewer(arm, both_ways=True):.4g}"),
+            "measure": None if diverged else float(f"{self.final(arm).mean():.5g}"),
+            "behind_float32": None if diverged else self.behind(arm).values,
+            "training_loss": None if diverged else float(f"{self.training_losses(arm).mean():.5g}"),
+        }
+
+
+def fewer_bytes_up(study: Study) -> list[tuple[Arm, Interval, float]]:
+    """Return how far the arm with the fewest bytes that are 1,000 times fewer, or near, is behind."""
+    return [(PLAIN[5], study.behind(PLAIN[5]), study.allowed)]
+
+
+def fewer_bytes_both_ways(study: Study) -> list[tuple[Arm, Interval, float]]:
+    """Return the same with coded downloads."""
+    return [(CODED[2], study.behind(CODED[2]), study.allowed)]
+
+
+def same_loss_at_fewest_bytes(study: Study) -> list[tuple[Arm, Interval, float]]:
+    """Return the ratio of training losses of the lowest rate."""
+    ratio = study.training_losses(PLAIN[3]) / study.training_losses(FLOAT32)
+    return [(PLAIN[3], Interval.of(ratio), LOSS)]
+
+
+@dataclass(frozen=True)
+class ModelClaim:
+    """What should hold of a study: every number is at most its limit."""
+
+    name: str
+    sentence: str
+    arms: tuple[Arm, ...]
+    find: Callable[[Study], list[tuple[Arm, Interval, float]]]
+
+
+CLAIMS = (
+    ModelClaim(
+        "float32-quality-1000-times-fewer-bytes-up",
+        f"With {FEWER_UP:,} times fewer bytes up (Rotated, 0.03 bits) a model is at most {POINTS:g} points, or "
+        f"{BITS_PER_BYTE:g} bits per byte, behind float32.",
+        (PLAIN[5],),
+        fewer_bytes_up,
+    ),
+    ModelClaim(
+        "float32-quality-30-times-fewer-bytes-both-ways",
+        f"The same with {FEWER_BOTH_WAYS} times fewer bytes both ways (0.03 bits up, 0.2 down).",
+        (CODED[2],),
+        fewer_bytes_both_ways,
+    ),
+    ModelClaim(
+        "float32-loss-at-the-lowest-rate",
+        "At 0.0024 bits (3.3 kB of ResNet-18's 44.7 MB) the training loss is at most 1 % above float32's.",
+        (PLAIN[3],),
+        same_loss_at_fewest_bytes,
+    ),
+)
+
+
+def judge_study(study: Study) -> list[dict[str, Any]]:
+    """Return one entry per claim whose arms are finished."""
+    entries = []
+    for claim in CLAIMS:
+        if all(arm in study.runs for arm in (FLOAT32, *claim.arms)):
+            found = claim.find(study)
+            holds = all(interval.mean <= limit for _, interval, limit in found) and enough_savings(study, claim.arms)
+            numbers = [{"arm": arm.label, **interval.values, "limit": limit} for arm, interval, limit in found]
+            entries.append(
+                {
+                    "task": study.task.name, "claim": claim.name, "sentence": claim.sentence,
+                    "verdict": HOLDS if holds else FAILS, "numbers": numbers, "seeds": len(study.task.seeds),
+                }
+            )  # fmt: skip
+    return entries
+
+
+def enough_savings(study: Study, arms: Sequence[Arm]) -> bool:
+    """Tell whether the arms send as few bytes as the claims say."""
+    return all(
+        study.fewer(arm, both_ways=arm.downlink is not None) >= (FEWER_UP if arm.downlink is None else FEWER_BOTH_WAYS)
+        for arm in arms
+    )
