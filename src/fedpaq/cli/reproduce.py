@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedpaq.cli.models import model_tables, run_models
 from fedpaq.cli.options import AsJson, DataDir, DownlinkBandwidth, RoundSeconds, StepSeconds, gradient_prices
 from fedpaq.cli.printing import grouped, line, progress_bar, show
+from fedpaq.config import require_positive
 from fedpaq.errors import ConfigError, DatasetError
 
 if TYPE_CHECKING:
@@ -32,10 +34,13 @@ def reproduce(
     downlink_bandwidth: DownlinkBandwidth = None,
     round_seconds: RoundSeconds = 0.0,
     step_seconds: StepSeconds = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="With models: begin no run that would end later. The same command goes on.")
+    ] = None,
 ) -> None:
     """Run the figures of the paper on the real data and judge its claims.
 
-    A FIGURE is mnist (the default), cifar10-92k, cifar10-248k, cifar100, fashion, rates or all.
+    A FIGURE is mnist (the default), cifar10-92k, cifar10-248k, cifar100, fashion, rates, all of these, or models.
 
     Each curve's step size is tuned on seeds of its own, then other seeds are run, ten at a time
     (MNIST: thirty), until every claim is decided or a tie, or no more are allowed. Curves that
@@ -48,6 +53,10 @@ def reproduce(
     The figure rates is not in the paper: on the problems of all five it compares the quantizer
     Rotated at four rates with s = 1, 5, 10 and float32, loss against bytes really uploaded.
 
+    models is a study of a ResNet-18 on CIFAR-10 and of a byte transformer: float32, s = 1 and 64 and
+    Rotated at four rates, with and without coded downloads. It takes 25 minutes of an H200 (--device cuda),
+    and days of a CPU. --minutes cuts it into pieces.
+
     --downlink-bandwidth and --round-seconds judge and draw the same curves on a network where downloads
     and rounds take time as well, in the folder priced inside the output folder; --step-seconds says how
     long a local step is, which is the unit.
@@ -57,8 +66,14 @@ def reproduce(
     from fedpaq.experiments import Output, choose
     from fedpaq.experiments.figures import BATCH_SIZE
     from fedpaq.experiments.output import PricedOutput
+    from fedpaq.experiments.rates import MODELS
 
-    chosen = choose(figures or ["mnist"])
+    names = figures or ["mnist"]
+    chosen, with_models = choose(names), MODELS in names
+    if minutes is not None and not with_models:
+        raise ConfigError(f"minutes={minutes:g} has no effect without models; leave it out")
+    if minutes is not None:
+        require_positive("minutes", minutes)
     if step_seconds is not None and downlink_bandwidth is None and not round_seconds:
         raise ConfigError(
             f"step_seconds={step_seconds} has no effect without a price; add --downlink-bandwidth or --round-seconds, "
@@ -67,19 +82,31 @@ def reproduce(
     folder = Output(output, device)
     is_new = not output.exists()
     prices = gradient_prices(downlink_bandwidth, round_seconds, step_seconds, BATCH_SIZE)
+    if with_models and any(prices.values()):
+        raise ConfigError("models have no modelled time; reproduce them without prices")
     output.mkdir(parents=True, exist_ok=True)  # fails now, not after the first curve
     if any(prices.values()):
         folder = PricedOutput(**vars(folder), **prices)
         chosen = [folder.price(figure) for figure in chosen]
-    missing = _run_all(chosen, folder, data_dir, quiet or json)
+    missing = _run_all(chosen, folder, data_dir, quiet or json) if chosen else []
+    wanted, all_done = len(chosen) + with_models, True
+    if with_models:
+        try:
+            all_done = run_models(folder, data_dir, minutes, quiet or json)
+        except DatasetError as error:
+            missing.append(f"models were not run: {error}")
     for problem in missing:
         typer.echo(f"fedpaq: error: {problem}", err=True)
-    if len(missing) < len(chosen):
-        names = {figure.name for figure in chosen}
-        verdicts = [entry for entry in folder.save_summary() if entry["figure"] in names]
-        show({"report": str(folder.report), "verdicts": verdicts}, json, lambda: _tables(verdicts, folder))
+    if len(missing) < wanted:
+        shown = {figure.name for figure in chosen}
+        studies = folder.save_studies() if with_models else []
+        verdicts = [entry for entry in folder.save_summary() if entry["figure"] in shown]
+        found = {"report": str(folder.report), "verdicts": verdicts, **({"models": studies} if with_models else {})}
+        show(found, json, lambda: _tables(verdicts, studies, folder))
     elif is_new:
         output.rmdir()  # nothing was run: nothing is left behind
+    if not all_done:
+        typer.echo("fedpaq: the time is up; the same command goes on with what is missing", err=True)
     if missing:
         raise typer.Exit(2)
 
@@ -140,12 +167,12 @@ def _weight(figure: Figure) -> float:
     return {"mnist": 5e3, "cifar10-248k": 2.5e5, "cifar100": 3.2e5}.get(figure.folder, 1e5)
 
 
-def _tables(verdicts: list[dict[str, Any]], folder: Output) -> Iterator[Any]:
+def _tables(verdicts: list[dict[str, Any]], studies: list[dict[str, Any]], folder: Output) -> Iterator[Any]:
     from fedpaq.experiments.output import in_words
 
     paper = [entry for entry in verdicts if len(entry["judged"]) > 1]
     beside = [entry for entry in verdicts if len(entry["judged"]) == 1]
-    if paper or not beside:
+    if paper or not (beside or studies):
         yield grouped(
             ("figure", "claim", "real payload", "Elias bound", "fixed width"),
             _rows(paper),
@@ -154,7 +181,10 @@ def _tables(verdicts: list[dict[str, Any]], folder: Output) -> Iterator[Any]:
     if beside:
         columns = ("figure", "claim", "real payload")
         yield grouped(columns, _rows(beside, digits=4), title="Rotated, judged")  # ratios near 1
-    yield "[dim]Below a verdict: the ratio that decided it, its 95 % interval, and the level it is the time to.[/dim]"
+    yield from model_tables(studies)
+    if verdicts:
+        explained = "Below a verdict: the ratio that decided it, its 95 % interval, and the level it is the time to."
+        yield f"[dim]{explained}[/dim]"
     if folder.prices:
         yield f"[dim]Not the paper's network, but {in_words(folder.prices)}.[/dim]"
     yield line(f"report: {folder.report}")

@@ -5,6 +5,9 @@ curves/<figure>/*.json    every curve, with the step sizes tried
 verdicts.json             every claim, its criterion, numbers and verdict
 rates.png/pdf             the plots of the sixth figure, if any were run
 rates-verdicts.json       its claims
+models/<task>/*.json      every tuning and run of the study of models
+models-<task>.png/pdf     what it shows, once float32 and another arm are there
+models-verdicts.json      its claims and tables
 report.html               all of it as one page
 priced/                   the same, but curves, on a network where downloads or rounds take time as well
 
@@ -24,10 +27,11 @@ from fedpaq.errors import ConfigError
 from fedpaq.experiments.claims import judge
 from fedpaq.experiments.curve import ACCOUNTINGS, Curve, Curves, CurveSettings, curve_settings
 from fedpaq.experiments.figures import FIGURES, Figure
+from fedpaq.experiments.models import TASKS, Study, save_picture
 from fedpaq.experiments.plot import save_plots
 from fedpaq.experiments.rate_claims import judge_rates
 from fedpaq.experiments.rate_plot import save_rate_plot
-from fedpaq.experiments.rates import PLOTS
+from fedpaq.experiments.rates import MODELS, PLOTS
 from fedpaq.experiments.report import save_report
 from fedpaq.storage.atomic_file import atomic_write
 
@@ -108,8 +112,29 @@ class Output:
             beside = [{**entry, **more} for plot, curves in rates for entry in judge_rates(plot, curves)]
             self._save_verdicts("rates-verdicts.json", beside)
             verdicts += beside
-        save_report(results + rates, verdicts, self.report, in_words(self.prices))
+        studies = [] if self.prices else self.studies()
+        save_report(results + rates, verdicts, self.report, in_words(self.prices), studies)
         return verdicts
+
+    @property
+    def trials(self) -> Path:
+        """The folder of the study of models."""
+        return self.folder / MODELS
+
+    def studies(self) -> list[Study]:
+        """Return the tasks of the study of models of which float32 and something else are there."""
+        found = [Study.load(task, self.trials) for task in TASKS.values()]
+        return [study for study in found if len(study.rows()) > 1]
+
+    def save_studies(self) -> list[dict[str, Any]]:
+        """Draw and judge the studies and return a summary of each."""
+        studies = self.studies()
+        for study in studies:
+            save_picture(study, self.folder)
+        summaries = [study.summary() for study in studies]
+        if summaries:
+            self._save_verdicts("models-verdicts.json", summaries)
+        return summaries
 
     def _save_verdicts(self, name: str, verdicts: list[dict[str, Any]]) -> None:
         text = json.dumps(verdicts, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -15,7 +15,8 @@ from dataclasses import replace
 from fedpaq.errors import unknown_name
 from fedpaq.experiments.figures import FIGURES, Figure, Panel, PaperSetting
 
-NAME = "rates"
+NAME, MODELS = "rates", "models"
+OTHERS = (NAME, MODELS, "all")  # what can be reproduced besides a figure of the paper
 MATCHED = ("s = 1", "s = 5", "s = 10")  # whose bytes the first rates are
 LABELS = (*(f"Rotated, bytes of {levels}" for levels in MATCHED), "Rotated, twice those")
 RATES = {  # bytes an upload
@@ -45,11 +46,13 @@ PLOTS = {plot.name: plot for plot in map(_beside, FIGURES.values())}
 def choose(names: list[str]) -> list[Figure]:
     """Return the figures called ``names``, or all of them for "all": the paper's in its order, then the plots.
 
+    The study "models" is no figure.
+
     >>> [figure.name for figure in choose(["fashion", "mnist"])]
     ['mnist', 'fashion']
     """
     for name in names:
-        if name != "all" and name != NAME and name not in FIGURES:
-            raise unknown_name("figure", name, [*FIGURES, NAME, "all"])
+        if name not in (*FIGURES, *OTHERS):
+            raise unknown_name("figure", name, [*FIGURES, *OTHERS])
     chosen = [figure for figure in FIGURES.values() if "all" in names or figure.name in names]
     return chosen + (list(PLOTS.values()) if {"all", NAME} & set(names) else [])

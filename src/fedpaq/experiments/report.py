@@ -10,6 +10,7 @@ from fedpaq import __version__
 from fedpaq.cost_model import CostModel
 from fedpaq.experiments.curve import ACCOUNTINGS, Curve, Curves, rounded
 from fedpaq.experiments.figures import Figure, Panel
+from fedpaq.experiments.models import Study, panels
 from fedpaq.experiments.plot import LOOKS, Look, loss_range, seeds_of, ticks
 from fedpaq.experiments.rate_plot import RATE_LOOKS
 from fedpaq.experiments.rates import NAME
@@ -18,7 +19,9 @@ from fedpaq.storage.atomic_file import atomic_write
 Results = Sequence[tuple[Figure, Curves]]
 
 
-def save_report(results: Results, verdicts: Sequence[Mapping[str, Any]], path: Path, prices: str = "") -> None:
+def save_report(
+    results: Results, verdicts: Sequence[Mapping[str, Any]], path: Path, prices: str = "", studies: Sequence[Study] = ()
+) -> None:
     """Write the page: data, plotting library and code in one file; ``prices`` is what the paper does not charge."""
     from plotly.offline import get_plotlyjs
 
@@ -28,6 +31,7 @@ def save_report(results: Results, verdicts: Sequence[Mapping[str, Any]], path: P
         "prices": prices,
         "figures": [_figure(figure, curves) for figure, curves in results],
         "verdicts": list(verdicts),
+        "studies": [{**study.summary(), "panels": panels(study)} for study in studies],
     }
     # "</" would end the script element early.
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("</", "<\\/")

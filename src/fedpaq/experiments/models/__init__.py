@@ -8,8 +8,9 @@ verdicts  what the runs show, against float32
 picture   test accuracy, or bits per byte, against bytes sent
 """
 
-from fedpaq.experiments.models.schedule import run_study
+from fedpaq.experiments.models.picture import panels, save_picture
+from fedpaq.experiments.models.schedule import run_study, work
 from fedpaq.experiments.models.tasks import TASKS, Task
 from fedpaq.experiments.models.verdicts import Study, judge_study
 
-__all__ = ["TASKS", "Study", "Task", "judge_study", "run_study"]
+__all__ = ["TASKS", "Study", "Task", "judge_study", "panels", "run_study", "save_picture", "work"]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedpaq.experiments.curve import rounded
 from fedpaq.experiments.models.arms import CODED, FLOAT32, PLAIN, Arm
 from fedpaq.experiments.models.verdicts import Study
 from fedpaq.experiments.plot import STYLE, Look, draw_band, save
@@ -58,6 +59,31 @@ def draw(study: Study) -> Canvas:
     range_of = f"mean and range of {seeds} seeds" if seeds > 1 else "one seed"
     canvas.suptitle(f"{study.task.title}; {study.task.rounds} rounds, {range_of}", fontsize=10)
     return canvas
+
+
+def panels(study: Study) -> list[dict[str, Any]]:
+    """Return what the report draws: the same curves."""
+    return [
+        {
+            "title": title,
+            "range": limits(study),
+            "curves": [
+                {
+                    "label": arm.label,
+                    "look": {"colour": look.colour, "marker": look.plotly_marker, "dash": look.plotly_dash},
+                    "step_size": study.step_sizes[arm],
+                    "rounds": study.column(arm, "rounds")[0, 1:].tolist(),
+                    "bytes": rounded(study.sent(arm, both_ways=both_ways).mean(axis=0)[1:]),
+                    "mean": rounded(values.mean(axis=0)),
+                    "low": rounded(values.min(axis=0)),
+                    "high": rounded(values.max(axis=0)),
+                }
+                for arm in shown(study, arms)
+                for look, values in [(LOOKS[arm], study.column(arm, "measure")[:, 1:])]
+            ],
+        }
+        for title, both_ways, arms in PANELS
+    ]
 
 
 def shown(study: Study, arms: Sequence[Arm]) -> list[Arm]:

@@ -87,19 +87,24 @@ class Study:
         return up + self.column(arm, "download_bytes") if both_ways else up
 
     def bytes_a_time(self, arm: Arm, *, both_ways: bool) -> float:
-        """Return the bytes of one participation: an upload, or an upload and a download."""
-        rounds = self.column(arm, "rounds")[0, -1]
-        return float(self.sent(arm, both_ways=both_ways)[:, -1].mean() / (rounds * self.task.clients_per_round))
+        """Return the bytes of one participation: an upload, or an upload and a download; 0 if there was none."""
+        names = ("payload_bytes", "download_bytes") if both_ways else ("payload_bytes",)
+        sent = sum(run[name][-1] for run in self.runs[arm] for name in names)
+        rounds = sum(run["rounds"][-1] for run in self.runs[arm])
+        return float(sent / max(rounds * self.task.clients_per_round, 1))
 
     def fewer(self, arm: Arm, *, both_ways: bool) -> float:
         """Return how many times fewer bytes than float32 an arm sends."""
         dense, own = (self.bytes_a_time(each, both_ways=both_ways) for each in (FLOAT32, arm))
-        return dense / own
+        return dense / own if own else 0.0
 
     def final(self, arm: Arm) -> Float64:
-        """Return the measure after the last round, (seeds,): infinitely bad for a run that diverged."""
-        worst = -np.inf if self.task.is_accuracy else np.inf
-        return np.array([worst if run["diverged"] else run["measure"][-1] for run in self.runs[arm]])
+        """Return the measure after the last round, (seeds,)."""
+        return np.array([run["measure"][-1] for run in self.runs[arm]])
+
+    def diverged(self, arm: Arm) -> bool:
+        """Tell whether one of its runs did not end: then it has no mean."""
+        return any(run["diverged"] for run in self.runs[arm])
 
     def behind(self, arm: Arm) -> Interval:
         """Return how much worse than float32 an arm ends: points, or bits per byte."""
@@ -108,7 +113,7 @@ class Study:
 
     def training_losses(self, arm: Arm) -> Float64:
         """Return the training loss after the last round, (seeds,)."""
-        return np.array([np.inf if run["diverged"] else run["training_loss"] for run in self.runs[arm]])
+        return np.array([run["training_loss"] for run in self.runs[arm]])
 
     @property
     def allowed(self) -> float:
@@ -124,8 +129,22 @@ class Study:
         """Return a row for every finished arm, float32 first."""
         return [self._row(arm) for arm in self.task.arms if arm in self.runs] if FLOAT32 in self.runs else []
 
+    def summary(self) -> dict[str, Any]:
+        """Return all that is shown of it."""
+        names = ("name", "title", "measure", "rounds", "clients_per_round", "local_steps", "batch_size", "optimizer")
+        first = self.runs[FLOAT32][0]
+        return {
+            **{name: getattr(self.task, name) for name in (*names, "precision")},
+            **{name: first[name] for name in ("dimension", "num_clients", "source")},
+            "seeds": len(self.task.seeds),
+            "is_whole": self.is_whole,
+            "unit": self.unit,
+            "rows": self.rows(),
+            "verdicts": judge_study(self),
+        }
+
     def _row(self, arm: Arm) -> dict[str, Any]:
-        diverged = any(run["diverged"] for run in self.runs[arm])
+        diverged = self.diverged(arm)
         return {
             "arm": arm.label,
             "quantizer": arm.quantizer,
@@ -195,13 +214,17 @@ def judge_study(study: Study) -> list[dict[str, Any]]:
     entries = []
     for claim in CLAIMS:
         if all(arm in study.runs for arm in (FLOAT32, *claim.arms)):
-            found = claim.find(study)
-            holds = all(interval.mean <= limit for _, interval, limit in found) and enough_savings(study, claim.arms)
+            found = [] if any(map(study.diverged, (FLOAT32, *claim.arms))) else claim.find(study)
+            holds = (
+                bool(found)
+                and all(interval.mean <= limit for _, interval, limit in found)
+                and enough_savings(study, claim.arms)
+            )
             numbers = [{"arm": arm.label, **interval.values, "limit": limit} for arm, interval, limit in found]
             entries.append(
                 {
-                    "task": study.task.name, "claim": claim.name, "sentence": claim.sentence,
-                    "verdict": HOLDS if holds else FAILS, "numbers": numbers, "seeds": len(study.task.seeds),
+                    "claim": claim.name, "sentence": claim.sentence,
+                    "verdict": HOLDS if holds else FAILS, "numbers": numbers,
                 }
             )  # fmt: skip
     return entries
