@@ -30,8 +30,9 @@ import torch
 from torch import Tensor, nn
 
 import fedpaq
-import resnet
 from fedpaq.clients import Captured, LocalWork, Sequential, draw_participants, local_work
+from fedpaq.experiments.models.networks import Block, ByteTransformer, next_byte_loss, resnet18
+from fedpaq.experiments.models.tasks import load_images
 from fedpaq.hardware.devices import require_device
 from fedpaq.problems.relu_network import relu_network
 from fedpaq.server.aggregation import Mean
@@ -40,23 +41,7 @@ from fedpaq.server.uplink import choose_uplink
 from measurement import RESULTS, alternate, machine
 
 QUANTIZER = fedpaq.LowPrecision(levels=1)
-
-
-class ByteTransformer(nn.Module):
-    """A stock encoder with a causal mask that predicts the next byte; the defaults have 4,902,656 parameters."""
-
-    def __init__(self, width: int = 256, layers: int = 6, length: int = 128, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(256, width)
-        self.positions = nn.Parameter(torch.randn(length, width) * 0.02)
-        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=dropout, batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, layers)
-        self.head = nn.Linear(width, 256)
-        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(length))
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """Return logits (B, T, 256) of ids (B, T)."""
-        return self.head(self.encoder(self.embedding(ids) + self.positions, mask=self.mask, is_causal=True))
+DATA = Path(os.environ.get("FEDPAQ_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 
 
 class Gpt2Sized(nn.Module):
@@ -77,11 +62,6 @@ class Gpt2Sized(nn.Module):
         length = ids.shape[1]
         mask = torch.full((length, length), float("-inf"), device=ids.device).triu(1)
         return self.head(self.encoder(self.embedding(ids) + self.positions[:length], mask=mask, is_causal=True))
-
-
-def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross-entropy of every position."""
-    return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def weighted_loss(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -108,7 +88,7 @@ def transformer_problem(**sizes: Any) -> fedpaq.Problem:
     inputs, targets = text_windows(len(model.positions), 5000)
     partition = fedpaq.problems.iid(len(inputs), num_clients=100, seed=0)
     return fedpaq.Problem(
-        model=model, loss=next_token_loss, inputs=inputs, targets=targets, partition=partition, name="byte-transformer"
+        model=model, loss=next_byte_loss, inputs=inputs, targets=targets, partition=partition, name="byte-transformer"
     )
 
 
@@ -125,12 +105,14 @@ def image_problem(model: nn.Module, name: str) -> fedpaq.Problem:
 def resnet18_problem() -> fedpaq.Problem:
     """Return ResNet-18 on the images of CIFAR-10, or on random ones where they are not at hand; 100 clients."""
     torch.manual_seed(0)
-    if not (resnet.DATA / "cifar10_10k.npz").exists():
-        return image_problem(resnet.resnet18(), "resnet18-gn")
-    problem, _, _ = resnet.make_problem()
+    try:
+        problem = load_images(DATA if DATA.exists() else None).problem
+    except fedpaq.DatasetError:
+        return image_problem(resnet18(), "resnet18-gn")
+    held = np.sort(problem.partition.indices)
     return fedpaq.Problem(
-        model=problem.model, loss=problem.loss, inputs=problem.inputs, targets=problem.targets,
-        partition=fedpaq.problems.iid(len(problem.inputs), num_clients=100, seed=0), name="resnet18-gn",
+        model=problem.model, loss=problem.loss, inputs=problem.inputs[held], targets=problem.targets[held],
+        partition=fedpaq.problems.iid(held.size, num_clients=100, seed=0), name="resnet18-gn",
     )  # fmt: skip
 
 
@@ -139,7 +121,7 @@ def resnet8(width: int = 16) -> nn.Module:
     torch.manual_seed(0)
     stem = [nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.GroupNorm(2, width), nn.ReLU()]
     sizes = [(width, width, 1), (width, 2 * width, 2), (2 * width, 4 * width, 2)]
-    blocks = [resnet.Block(*size) for size in sizes]
+    blocks = [Block(*size) for size in sizes]
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * width, 10))
 
 
@@ -321,13 +303,13 @@ def stock_problems() -> dict[str, fedpaq.Problem]:
 
     convolution = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)]
     return {
-        "TransformerEncoder": of(ByteTransformer(32, 2, 16), ids, ids.roll(-1, 1), next_token_loss),
-        "TransformerEncoder, dropout": of(ByteTransformer(32, 2, 16, 0.1), ids, ids.roll(-1, 1), next_token_loss),
+        "TransformerEncoder": of(ByteTransformer(32, 2, 16), ids, ids.roll(-1, 1), next_byte_loss),
+        "TransformerEncoder, dropout": of(ByteTransformer(32, 2, 16, 0.1), ids, ids.roll(-1, 1), next_byte_loss),
         "LSTM, **kwargs": of(Last(0.0), sequence),
         "LSTM, dropout": of(Last(0.3), sequence),
         "BatchNorm2d": of(nn.Sequential(*convolution), images),
         "Dropout": of(nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.Dropout(0.5), nn.Linear(8, 3)), images),
-        "tied, Embedding": of(Gpt2Sized(256, 64, 1, 16), ids, ids.roll(-1, 1), next_token_loss),
+        "tied, Embedding": of(Gpt2Sized(256, 64, 1, 16), ids, ids.roll(-1, 1), next_byte_loss),
         "class weights": of(nn.Sequential(nn.Flatten(), nn.Linear(192, 3)), images, loss=weighted_loss),
     }
 
@@ -412,7 +394,7 @@ def large(layers: int = 12, **sizes: int) -> dict[str, Any]:
     vocabulary, length = model.embedding.num_embeddings, min(256, len(model.positions))
     ids = torch.randint(0, vocabulary, (64, length), generator=torch.Generator().manual_seed(0))
     problem = fedpaq.Problem(
-        model=model, loss=next_token_loss, inputs=ids, targets=ids.roll(-1, 1),
+        model=model, loss=next_byte_loss, inputs=ids, targets=ids.roll(-1, 1),
         partition=fedpaq.problems.iid(64, 16), name="gpt2-sized",
     ).to(require_device(DEVICE))  # fmt: skip
     found: dict[str, Any] = {"dimension": problem.dimension}
