@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from performance_page import ROOT, table
+
 from fedpaq.experiments import Output
 from fedpaq.experiments.models import TASKS
-from performance_page import ROOT, table
 
 PAGE, PUBLISHED = ROOT / "docs" / "models.md", ROOT / "docs" / "figures"
 MARKS = {"holds": "✓", "does not hold": "✗"}
@@ -64,7 +65,7 @@ def section(summary: Mapping[str, Any]) -> Iterator[str]:
     if not summary["is_whole"]:
         yield "Some arms have not been run yet."
     yield f"![{summary['title']}](figures/models-{summary['name']}.png)"
-    yield "\n".join(f"- {MARKS[each['verdict']]} **{each['verdict']}**: {claim(each)}" for each in summary["verdicts"])
+    yield table(("claim", "verdict", "measured"), [claim(each) for each in summary["verdicts"]])
     heads = (
         "arm", "step size", "bytes an upload", "times fewer up", "times fewer both ways", summary["measure"],
         f"behind float32 ({summary['unit']})", "training loss",
@@ -72,10 +73,10 @@ def section(summary: Mapping[str, Any]) -> Iterator[str]:
     yield table(heads, [cells(row) for row in summary["rows"]])
 
 
-def claim(entry: Mapping[str, Any]) -> str:
-    """Return a claim and its number."""
+def claim(entry: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return a claim, its verdict and its number."""
     numbers = "; ".join(f"{n['mean']:.3g} [{n['low']:.3g}, {n['high']:.3g}]" for n in entry["numbers"])
-    return f"{entry['sentence']} Measured: {numbers or 'diverged'}."
+    return entry["sentence"], f"{MARKS[entry['verdict']]} {entry['verdict']}", numbers or "diverged"
 
 
 def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
