@@ -1,13 +1,21 @@
-"""What one rank of ``test_ranks.py`` does: python ranks_job.py JOB FOLDER, started once per rank."""
+"""What the ranks of ``test_ranks.py`` do: python ranks_job.py FOLDER JOB-SIZE ...
+
+Each rank is a process of its own, forked from one that has imported everything but computed nothing, with the
+variables that torchrun would set. What a rank leaves is called FOLDER/JOB-SIZE-RANK.*, and the exit codes of all
+are in FOLDER/JOB-SIZE.json.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
 
+import numba  # noqa: F401 - imported here once, not by every rank
 import numpy as np
 
 import fedpaq
@@ -67,26 +75,59 @@ class Failing:
         return Dense().local_updates(problem, work)
 
 
-def main() -> None:
-    """Do the job; an error of fedpaq is one line on standard error."""
-    job, folder = sys.argv[1], Path(sys.argv[2])
+def work(job: str, name: Path) -> int:
+    """Do the job of one rank and return its exit code; an error of fedpaq is one line on standard error."""
     try:
         with join(timeout_seconds=3 if job == "asleep" else 60) as ranks:
             if job == "results":
-                np.savez(folder / f"{ranks.size}-{ranks.rank}.npz", **results(ranks))
-                return
+                np.savez(f"{name}-{ranks.rank}.npz", **results(ranks))
+                return 0
+            lost = "asleep" if job == "resumed" else job  # the run to go on with
             history = fedpaq.train(
                 make_problem("mlp"),
                 CONFIG,
                 quantizer=fedpaq.LowPrecision(levels=1),
                 executor=Failing(job, ranks),
-                checkpoint=folder / "run.ckpt",
+                checkpoint=name.with_name(f"{lost}.ckpt"),
                 ranks=ranks,
             )
-            np.save(folder / f"{job}-{ranks.rank}.npy", history.params)
+            np.savez(f"{name}-{ranks.rank}.npz", params=history.params)
     except fedpaq.FedPAQError as error:
         print(f"fedpaq: error: {error}", file=sys.stderr)
-        sys.exit(2)
+        return 2
+    return 0
+
+
+def start(job: str, name: Path, **variables: object) -> int:
+    """Fork one rank and return its id; its standard error goes to a file."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    signal.alarm(240)  # no rank outlives the test by long, whatever happens
+    try:
+        os.environ |= {variable: str(value) for variable, value in variables.items()}
+        os.dup2(os.open(f"{name}-{variables['RANK']}.err", os.O_CREAT | os.O_WRONLY), 2)
+        code = work(job, name)
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def main() -> None:
+    """Do one job after another; where rank 0 fails, the others are killed then."""
+    for name in sys.argv[2:]:
+        job, size = name.split("-")
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        world = {"WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        ranks = [start(job, Path(sys.argv[1], name), RANK=rank, **world) for rank in range(int(size))]
+        codes = []
+        for rank in ranks:
+            if any(codes):
+                os.kill(rank, signal.SIGKILL)
+            codes.append(os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]))
+        Path(sys.argv[1], f"{name}.json").write_text(json.dumps(codes))
 
 
 if __name__ == "__main__":
