@@ -28,6 +28,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files of slow tests: they mostly wait, for processes that they started, and the rest goes on."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """Folder with the real datasets; tests that need it are skipped where there is none."""
