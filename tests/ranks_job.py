@@ -1,8 +1,8 @@
 """What the ranks of ``test_ranks.py`` do: python ranks_job.py FOLDER JOB-SIZE ...
 
-Each rank is a process of its own, forked from one that has imported everything but computed nothing, with the
-variables that torchrun would set. What a rank leaves is called FOLDER/JOB-SIZE-RANK.*, and the exit codes of all
-are in FOLDER/JOB-SIZE.json.
+Each rank is a process of its own, with the variables that torchrun would set. It is forked from one that has done the
+work alone, on one thread: so it starts in a moment, and no rank waits long for another. What a rank leaves is called
+FOLDER/JOB-SIZE-RANK.*; the exit codes of all are in FOLDER/JOB-SIZE.json, results without ranks in FOLDER/alone.npz.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import sys
 import time
 from pathlib import Path
 
-import numba  # noqa: F401 - imported here once, not by every rank
 import numpy as np
 
 import fedpaq
 from fedpaq.clients import Dense
-from fedpaq.hardware.ranks import Ranks, join
+from fedpaq.hardware.ranks import ALONE, Ranks, join
 from fedpaq.server.aggregation import ClippedMean
 from small_problems import make_problem
 
@@ -78,7 +77,7 @@ class Failing:
 def work(job: str, name: Path) -> int:
     """Do the job of one rank and return its exit code; an error of fedpaq is one line on standard error."""
     try:
-        with join(timeout_seconds=3 if job == "asleep" else 60) as ranks:
+        with join(timeout_seconds=5 if job == "asleep" else 60) as ranks:
             if job == "results":
                 np.savez(f"{name}-{ranks.rank}.npz", **results(ranks))
                 return 0
@@ -95,6 +94,8 @@ def work(job: str, name: Path) -> int:
     except fedpaq.FedPAQError as error:
         print(f"fedpaq: error: {error}", file=sys.stderr)
         return 2
+    except SystemExit as ended:  # another rank says why
+        return int(ended.code or 0)
     return 0
 
 
@@ -116,6 +117,7 @@ def start(job: str, name: Path, **variables: object) -> int:
 
 def main() -> None:
     """Do one job after another; where rank 0 fails, the others are killed then."""
+    np.savez(Path(sys.argv[1], "alone.npz"), **results(ALONE))
     for name in sys.argv[2:]:
         job, size = name.split("-")
         with socket.create_server(("127.0.0.1", 0)) as free:
