@@ -20,7 +20,7 @@ demo: $(READY)  ## the paper's first figure, run and judged, from the bundled da
 	@$(BIN)/fedpaq reproduce mnist
 
 test: $(READY)  ## every test
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -q
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -q
 
 check: $(READY)  ## format, lint, types, audit of what is installed, tests with new random examples
 	@$(BIN)/ruff format --check .

@@ -50,6 +50,7 @@ class Churn:
         self._settings = {"folder": str(folder), "num_clients": supernodes, "deadline": deadline}
         self._settings["clients_per_round"] = supernodes // 2
         self.up, self.events, self.samples = set(range(supernodes)), [], []
+        self._models = 0  # there were at the restart
         self._draws, self._begun = random.Random(0), time.monotonic()
 
     def seconds(self) -> float:
@@ -85,12 +86,14 @@ class Churn:
             self._note(f"SuperNode {node} started")
 
     def restart(self) -> None:
-        """Kill the SuperLink, start it again, and go on with the run."""
+        """Kill the SuperLink, start it again, and go on with the run; the time that this takes does not count."""
+        began, self._models = time.monotonic(), len(list((self.folder / "models").iterdir()))
         self.deployment.kill("superlink")
         with contextlib.suppress(psutil.TimeoutExpired):
             self._run.wait(30)
         self.deployment.start_superlink()
         self.start()
+        self._begun += time.monotonic() - began
         self._note("SuperLink killed and restarted")
 
     def sample(self) -> None:
@@ -108,7 +111,8 @@ class Churn:
             self.samples.append(found)
 
     def end(self) -> None:
-        """Let the run end after its round."""
+        """Let the run end after its round, one after the restart at the least."""
+        self._await(self.folder / "models" / f"{self._models}.npy")
         (self.folder / "stop").touch()
         self._await(self.folder / "history.json")
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+# Tests share the cores: one thread each, here and in what they start, or BLAS's threads wait for one another.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before NumPy is imported
+
 import numpy as np
 import pytest
 import torch
@@ -14,8 +17,7 @@ import fedpaq
 from fedpaq.kernels import threads
 from small_problems import make_problem
 
-# Tests run in two processes on two cores: one thread each, or torch's threads wait for one another.
-torch.set_num_threads(1)
+torch.set_num_threads(1)  # as above
 
 # The same examples on every run, so that a change is judged by its own merits; `make check` looks for new ones.
 # No deadlines: a first call may compile a kernel, and a busy machine is not a bug.
@@ -24,6 +26,12 @@ settings.register_profile("exploring", derandomize=False, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files of slow tests: they mostly wait, for processes that they started, and the rest goes on."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,16 @@
-"""What one rank of ``test_ranks.py`` does: python ranks_job.py JOB FOLDER, started once per rank."""
+"""What the ranks of ``test_ranks.py`` do: python ranks_job.py FOLDER JOB-SIZE ...
+
+Each rank is a process of its own, with the variables that torchrun would set. It is forked from one that has done the
+work alone, on one thread: so it starts in a moment, and no rank waits long for another. What a rank leaves is called
+FOLDER/JOB-SIZE-RANK.*; the exit codes of all are in FOLDER/JOB-SIZE.json, results without ranks in FOLDER/alone.npz.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -12,7 +19,7 @@ import numpy as np
 
 import fedpaq
 from fedpaq.clients import Dense
-from fedpaq.hardware.ranks import Ranks, join
+from fedpaq.hardware.ranks import ALONE, Ranks, join
 from fedpaq.server.aggregation import ClippedMean
 from small_problems import make_problem
 
@@ -67,26 +74,62 @@ class Failing:
         return Dense().local_updates(problem, work)
 
 
-def main() -> None:
-    """Do the job; an error of fedpaq is one line on standard error."""
-    job, folder = sys.argv[1], Path(sys.argv[2])
+def work(job: str, name: Path) -> int:
+    """Do the job of one rank and return its exit code; an error of fedpaq is one line on standard error."""
     try:
-        with join(timeout_seconds=3 if job == "asleep" else 60) as ranks:
+        with join(timeout_seconds=5 if job == "asleep" else 60) as ranks:
             if job == "results":
-                np.savez(folder / f"{ranks.size}-{ranks.rank}.npz", **results(ranks))
-                return
+                np.savez(f"{name}-{ranks.rank}.npz", **results(ranks))
+                return 0
+            lost = "asleep" if job == "resumed" else job  # the run to go on with
             history = fedpaq.train(
                 make_problem("mlp"),
                 CONFIG,
                 quantizer=fedpaq.LowPrecision(levels=1),
                 executor=Failing(job, ranks),
-                checkpoint=folder / "run.ckpt",
+                checkpoint=name.with_name(f"{lost}.ckpt"),
                 ranks=ranks,
             )
-            np.save(folder / f"{job}-{ranks.rank}.npy", history.params)
+            np.savez(f"{name}-{ranks.rank}.npz", params=history.params)
     except fedpaq.FedPAQError as error:
         print(f"fedpaq: error: {error}", file=sys.stderr)
-        sys.exit(2)
+        return 2
+    except SystemExit as ended:  # another rank says why
+        return int(ended.code or 0)
+    return 0
+
+
+def start(job: str, name: Path, **variables: object) -> int:
+    """Fork one rank and return its id; its standard error goes to a file."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    signal.alarm(240)  # no rank outlives the test by long, whatever happens
+    try:
+        os.environ |= {variable: str(value) for variable, value in variables.items()}
+        os.dup2(os.open(f"{name}-{variables['RANK']}.err", os.O_CREAT | os.O_WRONLY), 2)
+        code = work(job, name)
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def main() -> None:
+    """Do one job after another; where rank 0 fails, the others are killed then."""
+    np.savez(Path(sys.argv[1], "alone.npz"), **results(ALONE))
+    for name in sys.argv[2:]:
+        job, size = name.split("-")
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        world = {"WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        ranks = [start(job, Path(sys.argv[1], name), RANK=rank, **world) for rank in range(int(size))]
+        codes = []
+        for rank in ranks:
+            if any(codes):
+                os.kill(rank, signal.SIGKILL)
+            codes.append(os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]))
+        Path(sys.argv[1], f"{name}.json").write_text(json.dumps(codes))
 
 
 if __name__ == "__main__":

@@ -102,13 +102,13 @@ def test_an_unknown_figure_is_refused_before_anything_is_written(tmp_path):
 def small_rates(small_paper):
     """A sixth figure of one plot that runs in moments, beside the small paper."""
     curves = {
-        "s = 1": PaperSetting(1, 5, 10),
-        "s = 5": PaperSetting(5, 5, 10),
-        "s = 10": PaperSetting(10, 5, 10),
-        "no quantization": PaperSetting(None, 5, 10),
+        "s = 1": PaperSetting(1, 5, 50),
+        "s = 5": PaperSetting(5, 5, 50),
+        "s = 10": PaperSetting(10, 5, 50),
+        "no quantization": PaperSetting(None, 5, 50),
     }
     for size, label in zip((24, 26, 28, 30), LABELS, strict=True):
-        curves[label] = PaperSetting(None, 5, 10, f"rotated:payload_bytes={size}")
+        curves[label] = PaperSetting(None, 5, 50, f"rotated:payload_bytes={size}")
     panel = figures.Panel("rates", "Small", "fixed", curves)
     name = "rates-fashion"  # so that there are claims about it
     PLOTS[name] = figures.Figure(name, "Small", "Nowhere", SMALL.problem, 100.0, (panel,), beside="small")
@@ -126,7 +126,7 @@ def test_the_sixth_figure_has_curves_verdicts_and_a_picture_of_its_own(small_rat
     verdicts = json.loads((tmp_path / "rates-verdicts.json").read_text())
     assert json.loads(result.stdout)["verdicts"] == verdicts
     assert [list(entry["judged"]) for entry in verdicts] == 3 * [["payload"]]
-    assert "rotated-payload_bytes-24-r5-tau10" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "rotated-payload_bytes-24-r5-tau50" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
     result = CliRunner().invoke(app, ["reproduce", "rates", "-o", str(tmp_path)], env={"COLUMNS": "90"})
     assert "Rotated, judged" in result.stdout and "paper's claims" not in result.stdout

@@ -11,6 +11,7 @@ from torch import nn
 
 import fedpaq
 from fedpaq.experiments.following import Following, following
+from fedpaq.problems.evaluation import evaluate_at_once
 from small_problems import make_problem
 
 LOSSES = {"cross-entropy": nn.CrossEntropyLoss(), "logistic": nn.BCEWithLogitsLoss(), "squared": nn.MSELoss()}
@@ -46,7 +47,7 @@ def test_losses_are_those_of_the_twin(rng, loss, widths):
     for share in (1.0, 0.1, 0.0, 0.1, 0.9, 0.1):  # of the params that change
         changed = rng.random(params.shape) < share
         params = (params + changed * rng.standard_normal(params.shape)).astype(np.float32)
-        at_once = problem.evaluate_at_once(problem.dense_network, torch.from_numpy(params))  # as on a GPU
+        at_once = evaluate_at_once(problem, problem.dense_network, torch.from_numpy(params))  # as on a GPU
         for row, found, other in zip(params, followed.evaluate_batch(params), at_once, strict=True):
             expected = problem.evaluate(row)
             assert (found.loss, other.loss) == pytest.approx((expected.loss, expected.loss), rel=2e-6)

@@ -16,6 +16,7 @@ from flwr.app import ConfigRecord, MetricRecord
 
 from fedpaq.flower import FedPAQ, exchange, quantize_mod, roster
 from fedpaq.storage import atomic_file
+from flower.deployments import warm_kernels
 from flower.flower_apps import drifting_app, record
 from flower.in_process_grid import InProcessGrid
 
@@ -123,6 +124,7 @@ def in_a_child(folder: Path, phase: str, name: str) -> int:
 
 
 if __name__ == "__main__":
+    warm_kernels()  # once, not in every child
     exchange.POLL_SECONDS = roster.POLL_SECONDS = 0.002
     for phase in sys.argv[2:]:
         ends = [in_a_child(Path(sys.argv[1]), phase, phase)] if phase != "none" else []

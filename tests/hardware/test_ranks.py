@@ -1,12 +1,13 @@
 """Ranks: the same params for any number of processes, and an orderly end when one is lost.
 
-Real processes on loopback, as torchrun starts them, each bounded by a timeout.
+Real processes on loopback, by torchrun or with the variables that it sets, bounded by a timeout.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import socket
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -25,10 +26,10 @@ JOB = Path(ranks_job.__file__)
 SECONDS = 240  # far beyond what a busy machine needs
 
 
-def environment(**variables):
+def environment():
     paths = [str(JOB.parent), str(Path(fedpaq.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
     settings = {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", "PYTHONPATH": os.pathsep.join(paths)}
-    return {**os.environ, **settings, **variables}
+    return {**os.environ, **settings}
 
 
 def torchrun(size, *arguments):
@@ -52,43 +53,44 @@ def torchrun(size, *arguments):
     return ended
 
 
-def by_hand(job, folder, size=2):
-    """Start the ranks without torchrun, which would end the others itself; return rank 0's code and errors."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    each = [
-        environment(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        for rank in range(size)
-    ]
-    started = [
-        subprocess.Popen([sys.executable, str(JOB), job, str(folder)], env=env, stderr=subprocess.PIPE, text=True)
-        for env in each
-    ]
-    try:
-        _, printed = started[0].communicate(timeout=SECONDS)
-        if started[0].returncode == 0:
-            started[1].wait(timeout=SECONDS)
-    finally:
-        for process in started:
-            process.kill()
-            process.communicate()
-    return started[0].returncode, [line for line in printed.splitlines() if "preparing" not in line]
+@pytest.fixture(scope="module")
+def left(tmp_path_factory):
+    """The folder with what ranks leave that are started without torchrun, which would end the others itself."""
+    folder = tmp_path_factory.mktemp("ranks")
+    jobs = ["results-2", "results-3", "killed-2", "asleep-2", "resumed-2"]
+    ended = subprocess.run(
+        [sys.executable, str(JOB), str(folder), *jobs],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+        env=environment(),
+    )
+    assert ended.returncode == 0, ended.stderr
+    return folder
+
+
+def codes_of(left, name):
+    """Return the exit code of each rank."""
+    return json.loads((left / f"{name}.json").read_text())
+
+
+def said_by_the_first(left, name):
+    """Return what rank 0 said about a failure, line by line."""
+    return [line for line in (left / f"{name}-0.err").read_text().splitlines() if "preparing" not in line]
 
 
 @pytest.fixture(scope="module")
-def alone():
-    return ranks_job.results(ALONE)
+def alone(left):
+    return dict(np.load(left / "alone.npz"))
 
 
 @pytest.fixture(scope="module", params=[2, 3])
-def shared(request, tmp_path_factory):
+def shared(request, left):
     """Every rank's results."""
-    folder = tmp_path_factory.mktemp(f"ranks{request.param}")
-    ended = torchrun(request.param, JOB, "results", folder)
-    assert ended.returncode == 0, ended.stderr
-    found = [dict(np.load(folder / f"{request.param}-{rank}.npz")) for rank in range(request.param)]
-    assert len(found) == request.param
-    return found
+    size = request.param
+    assert codes_of(left, f"results-{size}") == [0] * size, (left / f"results-{size}-0.err").read_text()
+    return [dict(np.load(left / f"results-{size}-{rank}.npz")) for rank in range(size)]
 
 
 def test_params_are_the_same_to_the_bit_for_any_number_of_ranks(alone, shared):
@@ -115,27 +117,27 @@ def test_one_rank_under_torchrun_is_alone(monkeypatch):
         assert ranks is ALONE
 
 
-def test_a_killed_rank_ends_the_run_with_one_message_and_a_usable_checkpoint(tmp_path):
-    code, said = by_hand("killed", tmp_path)
-    assert code == 2 and len(said) == 1
+def test_a_killed_rank_ends_the_run_with_one_message_and_a_usable_checkpoint(left):
+    said = said_by_the_first(left, "killed-2")
+    assert codes_of(left, "killed-2") == [2, -signal.SIGKILL] and len(said) == 1
     assert said[0].startswith("fedpaq: error: rank=0 of 2 lost contact")
-    assert "in round=3" in said[0] and "run.ckpt" in said[0] and "--resume" in said[0]
+    assert "in round=3" in said[0] and "killed.ckpt" in said[0] and "--resume" in said[0]
     problem, quantizer = make_problem("mlp"), fedpaq.LowPrecision(levels=1)
     resumed = fedpaq.train(
-        problem, ranks_job.CONFIG, quantizer=quantizer, executor="dense", checkpoint=tmp_path / "run.ckpt"
+        problem, ranks_job.CONFIG, quantizer=quantizer, executor="dense", checkpoint=left / "killed.ckpt"
     )
     whole = fedpaq.train(problem, ranks_job.CONFIG, quantizer=quantizer, executor="dense")
     np.testing.assert_array_equal(resumed.params, whole.params)
     assert resumed.records == whole.records
 
 
-def test_a_rank_that_does_not_answer_ends_the_run_and_every_rank_resumes(tmp_path):
-    code, said = by_hand("asleep", tmp_path)
-    assert (code, len(said)) == (2, 1) and "in round=3" in said[0]
-    assert by_hand("resumed", tmp_path) == (0, [])
+def test_a_rank_that_does_not_answer_ends_the_run_and_every_rank_resumes(left):
+    said = said_by_the_first(left, "asleep-2")
+    assert codes_of(left, "asleep-2")[0] == 2 and len(said) == 1 and "in round=3" in said[0]
+    assert codes_of(left, "resumed-2") == [0, 0] and said_by_the_first(left, "resumed-2") == []
     whole = fedpaq.train(make_problem("mlp"), ranks_job.CONFIG, quantizer=fedpaq.LowPrecision(levels=1))
     for rank in range(2):
-        np.testing.assert_array_equal(np.load(tmp_path / f"resumed-{rank}.npy"), whole.params)
+        np.testing.assert_array_equal(np.load(left / f"resumed-2-{rank}.npz")["params"], whole.params)
 
 
 def test_the_command_line_under_torchrun_writes_what_one_process_writes(tmp_path):

@@ -6,6 +6,7 @@
     loop.py      server: the rounds of a run, saved, evaluated and resumed
     report.py    server: what the operator sees: a line per round, a table, rows for trackers
     state.py     server: the run between two rounds
+    state_file.py  server: that state on disk
     downloads.py   server: coded downloads, and which model each client holds
     roster.py    server: which client runs on which Flower node
     exchange.py  server: sends messages, and gathers replies until a deadline

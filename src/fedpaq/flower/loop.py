@@ -5,7 +5,6 @@ that round again, from the same model and with the same configs.
 """
 
 import logging
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,6 +17,8 @@ from flwr.serverapp.strategy import Strategy
 from fedpaq.flower import protocol
 from fedpaq.flower.exchange import ask
 from fedpaq.flower.state import State
+from fedpaq.flower.state_file import save_state
+from fedpaq.storage.atomic_file import StrPath
 
 log = logging.getLogger("flwr")
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -32,7 +33,7 @@ class Loop:
     grid: Grid
     seconds: float
     evaluate_fn: EvaluateFn | None
-    checkpoint: str | os.PathLike[str] | None
+    checkpoint: StrPath | None
     round_done: Callable[[State], None]  # called when the last round is trained and evaluated
     again: Callable[[Message], Message | None] | None = None  # the message for a client that needs the whole model
 
@@ -81,7 +82,7 @@ class Loop:
 
     def _save(self) -> None:
         if self.checkpoint is not None:
-            self.state.save(self.checkpoint)
+            save_state(self.checkpoint, self.state)
 
 
 def model_bytes(message: Message) -> int:

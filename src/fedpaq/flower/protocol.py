@@ -16,7 +16,7 @@ Flower knows a node by a random number that changes when the node registers agai
 number that stays: it keys the draws, so it must be the same after a restart and in the simulator.
 """
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedpaq.errors import ConfigError
 
@@ -83,3 +83,9 @@ def read_record(content: RecordDict, missing: str) -> ConfigRecord:
             "install the same fedpaq on server and clients"
         )
     return record
+
+
+def record_in(reply: Message) -> ConfigRecord:
+    """Return the fedpaq record of a reply, empty where it has none."""
+    found = reply.content.config_records.get(RECORD) if reply.has_content() else None
+    return ConfigRecord() if found is None else found

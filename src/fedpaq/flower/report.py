@@ -7,13 +7,15 @@ A metric keeps its name where it can. Where places measure metrics of one name, 
 """
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fedpaq.flower.rounds import RoundRecord
 from fedpaq.flower.state import State
-from fedpaq.run.log import RoundLog
+from fedpaq.run.log import RoundLog, open_log
+from fedpaq.storage.atomic_file import StrPath
 
 log = logging.getLogger("flwr")
 TABLE_ROWS = 12  # a longer run shows so many of its rounds, evenly spread
@@ -51,6 +53,13 @@ class Report:
         up, down = size(last["payload_bytes"] + last["exact_bytes"]), size(last["download_bytes"])
         where = "not saved to a file (save=None)" if saved is None else f"saved to {saved}"
         log.info("run=%s: %d rounds, up %s, down %s; the model is %s", state.run, last["round"], up, down, where)
+
+
+def log_for(target: StrPath | RoundLog, state: State) -> RoundLog:
+    """Return the log for a text or path, after the rows of the rounds that are done, or the one given."""
+    if isinstance(target, str | os.PathLike):
+        return open_log(target, resume=state.rounds_done > 0, run=state.run)
+    return target
 
 
 def rows_of(state: State) -> list[Row]:

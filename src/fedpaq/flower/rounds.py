@@ -11,7 +11,7 @@ from flwr.app import Message, MessageType, RecordDict
 
 from fedpaq.errors import WireFormatError
 from fedpaq.flower import protocol
-from fedpaq.flower.downloads import Sent
+from fedpaq.flower.downloads import Downloads, Sent
 from fedpaq.flower.layout import Layout
 from fedpaq.flower.mean import RoundMean
 from fedpaq.flower.replies import Rules, Upload
@@ -71,13 +71,27 @@ class OpenRound:
         question = reply.metadata.reply_to_message_id
         return next((client for client, asked in self.asked.items() if asked.metadata.message_id == question), None)
 
-    def again(self, client: int) -> Message | None:
-        """Return the message for a client once more, with the whole model; its reply counts. None: it had it."""
+    def again(self, reply: Message) -> Message | None:
+        """Return the message with the whole model for a client that says it needs it; that reply counts.
+
+        None: the client does not say so, was not asked in this round, or had the whole model already.
+        """
+        client, record = self.client_of(reply), protocol.record_in(reply)
+        if client is None or "needs" not in record:
+            return None
+        log.warning("client=%d gets the whole model: %s", client, record["needs"])
         if self.questions is None or client in self.questions.sent_whole:
             return None
         self.questions.sent_whole.add(client)
         self.asked[client] = self.questions.ask(client, self.asked[client].metadata.dst_node_id, whole=True)
         return self.asked[client]
+
+    def heed(self, replies: Iterable[Message], downloads: Downloads | None) -> None:
+        """Note what the clients say they hold now."""
+        for reply in replies if downloads is not None else ():
+            client = self.client_of(reply)
+            if client is not None and downloads is not None:
+                downloads.answered(client, protocol.record_in(reply))
 
     def close(
         self,

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
-import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,16 +26,12 @@ from fedpaq.flower.downloads import Downloads, Sent
 from fedpaq.flower.layout import Arrays, Layout, as_record
 from fedpaq.flower.replies import Upload, maker_of
 from fedpaq.flower.rounds import RoundRecord
-from fedpaq.storage import checkpoint
+from fedpaq.storage.atomic_file import StrPath
 
 log = logging.getLogger("flwr")
-KIND = "fedpaq-flower-3"
-DOWNLINK = "downlink."  # before the names of what coded downloads remember
 SIDES = ("clients", "server")  # where an evaluation was made
 CONFIGS = ("train_config", "evaluate_config")
 ROUND = "server-round"  # the entry of a config that each round sets anew
-
-Path = str | os.PathLike[str]
 
 
 @dataclass
@@ -57,9 +51,9 @@ class State:
     downloads: Downloads | None = None  # None: the whole model goes to everybody
     initial: str = ""  # a digest of the model that the run began with
     makers: list[str] = field(default_factory=list)  # the quantizers of the first payloads that counted
-    _resumed: bool = False  # whether these are still to be compared with the first after a resume
+    saved_downloads: Mapping[str, AnyArray] = field(default_factory=dict)  # of a checkpoint, until taken up
+    _resumed: bool = False  # whether the makers are still to be compared with the first after a resume
     _changed: bool = False  # whether a model from outside was ever adopted
-    _saved_downloads: Mapping[str, AnyArray] = field(default_factory=dict)  # of a checkpoint, until taken up
 
     @classmethod
     def begin(
@@ -178,42 +172,7 @@ class State:
             result.evaluate_metrics_serverapp[at] = MetricRecord(values)
         return result
 
-    def save(self, path: Path) -> None:
-        """Write the state in one step: a crash leaves the old file or the new one."""
-        header = {
-            "kind": KIND,
-            "run": self.run,
-            "settings": self.settings,
-            "layout": self.layout.to_json(),
-            "initial": self.initial,
-            "makers": self.makers,
-            "evaluated": self.evaluated,
-            "history": [_finite(asdict(record)) for record in self.history],
-            "evaluations": _finite(self.evaluations),
-        }
-        raw = {"exact": self.exact}
-        for name in CONFIGS:
-            raw |= {name: self.configs[name].deflate(), f"given_{name}": self.given[name].deflate()}
-        arrays: dict[str, AnyArray] = {name: np.frombuffer(data, np.uint8) for name, data in raw.items()}
-        if self.downloads is not None:
-            arrays |= {DOWNLINK + name: array for name, array in self.downloads.to_arrays().items()}
-        checkpoint.save(path, header, {"params": self.params, **arrays})
-
-    @classmethod
-    def load(cls, path: Path) -> State:
-        """Read a state; raise CheckpointError on anything that is not one."""
-        header, arrays = checkpoint.load(path)
-        try:
-            if header["kind"] != KIND:
-                raise ValueError(f"kind={header['kind']!r}, but this fedpaq reads {KIND!r}")
-            return _parse(header, arrays)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CheckpointError(
-                f"checkpoint={str(path)!r} is not the state of a Flower run ({error}); "
-                "choose another file or move this one away"
-            ) from error
-
-    def continuing(self, fresh: State, path: Path) -> State:
+    def continuing(self, fresh: State, path: StrPath) -> State:
         """Return this saved state; raise CheckpointError unless it belongs to the run ``fresh`` begins.
 
         The configs of ``fresh`` get the values that the saved run had last.
@@ -242,55 +201,19 @@ class State:
             self.configs[name] = config
         if fresh.downloads is not None:
             try:
-                fresh.downloads.take_up(self.params, self._saved_downloads)
+                fresh.downloads.take_up(self.params, self.saved_downloads)
             except (KeyError, ValueError) as error:
                 raise CheckpointError(f"checkpoint={str(path)!r} holds impossible downloads ({error})") from error
             self.downloads = fresh.downloads
         return self
 
 
-def _compare(name: str, saved: Any, given: Any, path: Path) -> None:
+def _compare(name: str, saved: Any, given: Any, path: StrPath) -> None:
     if repr(saved) != repr(given):  # as text, in which NaN equals itself
         raise CheckpointError(
             f"checkpoint={str(path)!r} was made with {name}={saved!r}, but this run has {given!r}; "
             "use the same settings, or another file for a new run"
         )
-
-
-def _parse(header: dict[str, Any], arrays: Mapping[str, AnyArray]) -> State:
-    layout = Layout.from_json(header["layout"])
-    params, exact = arrays["params"], arrays["exact"].tobytes()
-    if params.shape != (layout.dimension,) or len(exact) != layout.exact_bytes:
-        raise ValueError("params do not fit the layout")
-    return State(
-        settings=header["settings"],
-        layout=layout,
-        params=params.astype(np.float32),
-        exact=exact,
-        configs={name: _config(arrays[name].tobytes()) for name in CONFIGS},
-        given={name: _config(arrays[f"given_{name}"].tobytes()) for name in CONFIGS},
-        initial=str(header["initial"]),
-        makers=[str(maker) for maker in header["makers"]],
-        run=header["run"],
-        evaluated=header["evaluated"],
-        history=[_record(values) for values in header["history"]],
-        evaluations={
-            side: {int(at): _numbers(values) for at, values in header["evaluations"][side].items()} for side in SIDES
-        },
-        _saved_downloads={name.removeprefix(DOWNLINK): each for name, each in arrays.items() if DOWNLINK in name},
-    )
-
-
-def _record(values: dict[str, Any]) -> RoundRecord:
-    rejected = {int(client): reason for client, reason in values["rejected"].items()}
-    return RoundRecord(**{**values, "rejected": rejected, "metrics": _numbers(values["metrics"])})
-
-
-def _config(data: bytes) -> ConfigRecord:
-    try:
-        return ConfigRecord.inflate(data)
-    except Exception as error:  # whatever a hostile file makes Flower's unpacking raise
-        raise ValueError(f"a config cannot be unpacked: {error}") from error
 
 
 def _entries(config: ConfigRecord) -> dict[str, str]:
@@ -301,21 +224,3 @@ def _require_finite(arrays: Arrays, model: str) -> None:
     for name, values in arrays.items():
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             raise ConfigError(f"array {name!r} of {model} holds NaN or infinity")
-
-
-def _finite(values: Any) -> Any:
-    """Return values with NaN and infinities as None: JSON has no word for them."""
-    if isinstance(values, dict):
-        return {key: _finite(value) for key, value in values.items()}
-    if isinstance(values, list):
-        return [_finite(value) for value in values]
-    return None if isinstance(values, float) and not math.isfinite(values) else values
-
-
-def _numbers(values: Any) -> Any:
-    """Return values with None as NaN, the inverse as far as there is one."""
-    if isinstance(values, dict):
-        return {key: _numbers(value) for key, value in values.items()}
-    if isinstance(values, list):
-        return [_numbers(value) for value in values]
-    return math.nan if values is None else values

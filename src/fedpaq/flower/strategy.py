@@ -10,40 +10,35 @@ One round (Algorithm 1):
     3  send      the model packed, to each with its seed, round, number               line 3
     4  collect   replies until the deadline; refuse what is malformed, and say why    replies.py
     5  mean      x_{k+1} = x_k + uniform mean of the payloads that counted            line 11, mean.py
-    6  save      the state, in one step                                               state.py
+    6  save      the state, in one step                                               state_file.py
 """
 
 import logging
 import math
-import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import Any
+from functools import cached_property
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedpaq.config import require_int
-from fedpaq.cost_model import CostModel
-from fedpaq.downlink import Dense, Downlink, as_downlink
 from fedpaq.errors import ConfigError
-from fedpaq.flower import protocol, settings
-from fedpaq.flower.layout import EXACT
+from fedpaq.flower import protocol
 from fedpaq.flower.loop import EvaluateFn, Loop
-from fedpaq.flower.metrics import Pricing, mean_metrics, record_of
+from fedpaq.flower.metrics import Pricing, record_of
 from fedpaq.flower.model_file import save_model
 from fedpaq.flower.replies import Rules
-from fedpaq.flower.report import Report
+from fedpaq.flower.report import Report, log_for
 from fedpaq.flower.roster import Roster, draw
 from fedpaq.flower.rounds import OpenRound, Questions, RoundRecord
+from fedpaq.flower.settings import Settings
 from fedpaq.flower.state import ROUND, State
+from fedpaq.flower.state_file import load_state
 from fedpaq.flower.wrappers import refuse_what_cannot_work
-from fedpaq.quantizers import Quantizer
-from fedpaq.quantizers.registry import as_quantizer
 from fedpaq.randomness import Key
-from fedpaq.run.log import RoundLog, open_log
-from fedpaq.server.aggregation import Aggregation, Mean, WeightedMean, as_aggregation
+from fedpaq.server.aggregation import WeightedMean
 from fedpaq.storage import checkpoint as checkpoints
 from fedpaq.storage.lock import hold
 
@@ -51,12 +46,8 @@ log = logging.getLogger("flwr")
 TTL_SLACK = 60.0  # seconds; the strategy watches the deadline, not the SuperLink
 EVALUATION = 1  # "client" of the stream that draws who evaluates; participants use 0
 
-MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
-Path = str | os.PathLike[str]
-Log = Path | RoundLog
 
-
-class FedPAQ(Strategy):
+class FedPAQ(Settings, Strategy):
     """FedPAQ as a Flower strategy; clients need ``quantize_mod``.
 
     ``clients_per_round`` [r] clients are drawn from those connected. Before each draw the server
@@ -80,58 +71,14 @@ class FedPAQ(Strategy):
     evaluation arguments, the two functions for metrics and the two record keys are those of Flower's FedAvg.
     """
 
-    def __init__(
-        self,
-        *,
-        clients_per_round: int | None = None,
-        num_clients: int | None = None,
-        seed: int = 0,
-        deadline: float = 600.0,
-        patience: float = 60.0,
-        min_replies: int = 1,
-        max_failed_rounds: int = 3,
-        max_update_norm: float | None = None,
-        quantizer: Quantizer | str | None = None,
-        aggregation: Aggregation | str | None = None,
-        exact: Sequence[str] = EXACT,
-        checkpoint: Path | None = None,
-        save: Path | None = None,
-        log: Log | Sequence[Log] = (),
-        cost_model: CostModel | None = None,
-        gradients_per_client: int | None = None,
-        downlink: Downlink | str | None = None,
-        fraction_evaluate: float = 1.0,
-        min_evaluate_nodes: int = 1,
-        weighted_by_key: str = "num-examples",
-        arrayrecord_key: str = "arrays",
-        configrecord_key: str = "config",
-        train_metrics_aggr_fn: MetricsFn | None = None,
-        evaluate_metrics_aggr_fn: MetricsFn | None = None,
-        **unknown: Any,
-    ) -> None:
-        settings.refuse_unknown(unknown)
-        self.clients_per_round = settings.require_clients(clients_per_round)
-        self.num_clients = self.clients_per_round if num_clients is None else num_clients
-        self.seed, self.min_replies = seed, min_replies
-        self.deadline, self.patience = deadline, patience
-        self.checkpoint, self.save, self.log = checkpoint, save, _listed(log)
-        self.max_failed_rounds, self.max_update_norm = max_failed_rounds, max_update_norm
-        self.quantizer = as_quantizer(quantizer)
-        self.aggregation = as_aggregation(aggregation or Mean())
-        self.exact = tuple(exact)
-        self.downlink = as_downlink(downlink or Dense())
-        self.cost_model, self.gradients_per_client = cost_model, gradients_per_client
-        self.fraction_evaluate, self.min_evaluate_nodes = fraction_evaluate, min_evaluate_nodes
-        self.train_metrics_aggr_fn = train_metrics_aggr_fn or mean_metrics
-        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn or mean_metrics
-        self.weighted_by_key = weighted_by_key
-        self.arrayrecord_key, self.configrecord_key = arrayrecord_key, configrecord_key
-        settings.check(self)
-        self._roster = Roster()
-        self._state: State | None = None
-        self._open: OpenRound | None = None
-        self._evaluating: OpenRound | None = None
-        self._failed = 0  # rounds in a row with too few replies
+    _state: State | None = None
+    _open: OpenRound | None = None
+    _evaluating: OpenRound | None = None
+    _failed = 0  # rounds in a row with too few replies
+
+    @cached_property
+    def _roster(self) -> Roster:
+        return Roster()
 
     @property
     def history(self) -> list[RoundRecord]:
@@ -162,10 +109,9 @@ class FedPAQ(Strategy):
             if self.checkpoint is not None:
                 stack.enter_context(hold(self.checkpoint))
             state = self._begin(initial_arrays, configs)
-            logs = [stack.enter_context(self._opened(each, state)) for each in self.log]
+            logs = [stack.enter_context(log_for(each, state)) for each in self.log]
             self.summary()
-            report = Report(type(self).__name__, logs, num_rounds)
-            seconds = min(self.deadline, timeout)
+            report, seconds = Report(type(self).__name__, logs, num_rounds), min(self.deadline, timeout)
             again = self.send_again
             Loop(self, state, grid, seconds, evaluate_fn, self.checkpoint, report.round_done, again).run(num_rounds)
             if self.save is not None:
@@ -200,7 +146,7 @@ class FedPAQ(Strategy):
             raise ConfigError(f"server_round={server_round} was not opened; call configure_train first")
         weighted_by = self.weighted_by_key if isinstance(self.aggregation, WeightedMean) else None
         replies = list(replies)
-        self._heed(opened, replies)
+        opened.heed(replies, state.downloads)
         rules = Rules(state.layout, self.quantizer, self.max_update_norm, self.seed, server_round - 1, weighted_by)
         closed = opened.close(replies, rules, self.aggregation, state.exact)
         closed.log()
@@ -249,34 +195,19 @@ class FedPAQ(Strategy):
         """Return the mean of what the clients measured, weighted by ``weighted_by_key``."""
         replies, good = list(replies), []
         if self._evaluating is not None:
-            self._heed(self._evaluating, replies)
+            self._evaluating.heed(replies, self._begun().downloads)
         for reply in replies:
             if reply.has_error():
                 log.warning("round=%d: an evaluation failed: %s", server_round, reply.error.reason)
-            elif "needs" not in _record_in(reply):
+            elif "needs" not in protocol.record_in(reply):
                 good.append(reply.content)
         means = self.evaluate_metrics_aggr_fn(good, self.weighted_by_key) if good else MetricRecord()
         return means if means else None
 
     def send_again(self, reply: Message) -> Message | None:
         """Return the message with the whole model for a client that says it needs it, else None."""
-        for opened in (self._open, self._evaluating):
-            client = None if opened is None else opened.client_of(reply)
-            if opened is not None and client is not None:
-                record = _record_in(reply)
-                if "needs" not in record:
-                    return None
-                log.warning("client=%d gets the whole model: %s", client, record["needs"])
-                return opened.again(client)
-        return None
-
-    def _heed(self, opened: OpenRound, replies: Sequence[Message]) -> None:
-        """Note what the clients say they hold now."""
-        downloads = self._begun().downloads
-        for reply in replies if downloads is not None else ():
-            client = opened.client_of(reply)
-            if client is not None and downloads is not None:
-                downloads.answered(client, _record_in(reply))
+        opened = (each for each in (self._open, self._evaluating) if each is not None)
+        return next(filter(None, (each.again(reply) for each in opened)), None)
 
     def _questions(self, kind: str, server_round: int, config: ConfigRecord) -> Questions:
         state = self._begun()
@@ -286,22 +217,16 @@ class FedPAQ(Strategy):
 
     def summary(self) -> None:
         """Log the settings, and how to go on after a stop."""
-        for line in settings.described(self, self._state):
+        for line in self._described(self._state):
             log.info("%s", line)
 
     def _begin(self, arrays: ArrayRecord, configs: dict[str, ConfigRecord] | None = None) -> State:
         """Return the state to start from: the checkpoint's, or that of the initial model."""
-        fixed = settings.fixed(self)
-        self._state, self._failed = State.begin(fixed, arrays, self.exact, configs, self.downlink), 0
+        self._state, self._failed = State.begin(self._fixed(), arrays, self.exact, configs, self.downlink), 0
         if self.checkpoint is not None and checkpoints.exists(self.checkpoint):
-            self._state = State.load(self.checkpoint).continuing(self._state, self.checkpoint)
+            self._state = load_state(self.checkpoint).continuing(self._state, self.checkpoint)
             log.info("continuing after round %d from %s", self._state.rounds_done, self.checkpoint)
         return self._state
-
-    def _opened(self, target: Log, state: State) -> RoundLog:
-        if isinstance(target, str | os.PathLike):
-            return open_log(target, resume=state.rounds_done > 0, run=state.run)
-        return target
 
     def _begun(self) -> State:
         if self._state is None:
@@ -311,13 +236,3 @@ class FedPAQ(Strategy):
     @property
     def _ttl(self) -> float:
         return self.deadline + TTL_SLACK
-
-
-def _listed(log: Log | Sequence[Log]) -> list[Log]:
-    return list(log) if isinstance(log, list | tuple) else [log]  # type: ignore[list-item]
-
-
-def _record_in(reply: Message) -> ConfigRecord:
-    """Return the fedpaq record of a reply, empty where it has none."""
-    found = reply.content.config_records.get(protocol.RECORD) if reply.has_content() else None
-    return ConfigRecord() if found is None else found

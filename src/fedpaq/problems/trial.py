@@ -7,19 +7,19 @@ as labels where they are.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedpaq.errors import ConfigError
+from fedpaq.errors import ConfigError, DatasetError
+from fedpaq.problems.dense_network import Loss
+from fedpaq.problems.evaluation import LabelKind, evaluating
+from fedpaq.problems.partitions import Partition
 
 if TYPE_CHECKING:
-    from fedpaq.problems.problem import Loss, Problem
-
-LabelKind = Literal["classes", "logit", "probability"]
-THRESHOLD = {"logit": 0.0, "probability": 0.5}  # above it a single output says 1
+    from fedpaq.problems.problem import Problem
 
 
 def as_tensor(name: str, values: Any) -> Tensor:
@@ -43,7 +43,39 @@ def _from_array(name: str, values: Any) -> Tensor:
         raise ConfigError(f"{name} cannot become a tensor ({error}); pass numbers in a rectangular array") from error
 
 
-def try_model(problem: Problem) -> Tensor:
+def require_types(model: Any, partition: Any) -> None:
+    """Raise ConfigError unless these are a module and a partition."""
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model={model!r} is not a torch.nn.Module; pass an instance of one")
+    if not isinstance(partition, Partition):
+        raise ConfigError(
+            f"partition={partition!r} is not a Partition; make one with iid, dirichlet, by_label "
+            "or Partition.from_lists"
+        )
+
+
+def try_out(problem: Problem) -> tuple[int, LabelKind | None]:
+    """Check that the parts fit one another; return the numbers that a sample's output has, and its kind of label."""
+    inputs, targets, indices = problem.inputs, problem.targets, problem.partition.indices
+    if not problem.dimension:
+        raise ConfigError("model has no trainable parameters; there is nothing to learn")
+    if len(inputs) != len(targets):
+        raise ConfigError(f"inputs hold {len(inputs)} samples but targets {len(targets)}; they must match")
+    low, high = int(indices.min()), int(indices.max())
+    if low < 0 or high >= len(inputs):
+        raise ConfigError(f"partition names sample {low if low < 0 else high}; choose 0..{len(inputs) - 1}")
+    for name, values in (("inputs", inputs), ("targets", targets)):
+        if not bool(torch.isfinite(values).all()):
+            raise DatasetError(f"{name} hold NaN or infinity; clean the data first")
+    with evaluating(problem.model):  # a trial must not move torch's global generator
+        outputs = _try_model(problem)
+    if _has_classes(outputs, targets):
+        _require_labels(targets, outputs.shape[1])
+    _try_loss(problem, outputs)
+    return outputs[0].numel(), _label_kind(outputs, targets, problem.loss)
+
+
+def _try_model(problem: Problem) -> Tensor:
     """Return the model's outputs for the first samples, or raise ConfigError."""
     x = problem.inputs[:2]
     flat = torch.from_numpy(problem.initial_params).to(x.device)
@@ -63,7 +95,7 @@ def try_model(problem: Problem) -> Tensor:
     return outputs
 
 
-def try_loss(problem: Problem, outputs: Tensor) -> None:
+def _try_loss(problem: Problem, outputs: Tensor) -> None:
     """Run the loss on those outputs, and on each of them twice, which must not change a mean."""
     y = problem.targets[:2]
     try:
@@ -98,14 +130,14 @@ def draws(problem: Problem) -> bool:
         return not all(map(torch.equal, before, states()))
 
 
-def has_classes(outputs: Tensor, targets: Tensor) -> bool:
+def _has_classes(outputs: Tensor, targets: Tensor) -> bool:
     """Tell whether targets are numbers of outputs."""
     return outputs.ndim == 2 and outputs.shape[1] > 1 and targets.ndim == 1 and not targets.is_floating_point()
 
 
-def label_kind(outputs: Tensor, targets: Tensor, loss: Loss) -> LabelKind | None:
+def _label_kind(outputs: Tensor, targets: Tensor, loss: Loss) -> LabelKind | None:
     """Tell how accuracy is counted: class numbers, zeros and ones for a single output, or not at all."""
-    if has_classes(outputs, targets):
+    if _has_classes(outputs, targets):
         return "classes"
     is_single = outputs[0].numel() == 1 and targets[0].numel() == 1
     if not is_single or not bool(((targets == 0) | (targets == 1)).all()):
@@ -121,7 +153,7 @@ def _is_met_by_targets(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
     return met < 0.2 * missed
 
 
-def require_labels(targets: Tensor, num_outputs: int) -> None:
+def _require_labels(targets: Tensor, num_outputs: int) -> None:
     """Raise ConfigError unless every target is one of the model's outputs."""
     low, high = int(targets.min()), int(targets.max())
     if low < 0 or high >= num_outputs:
@@ -129,13 +161,6 @@ def require_labels(targets: Tensor, num_outputs: int) -> None:
             f"target={low if low < 0 else high} is outside the label range; the model has {num_outputs} "
             f"outputs, so labels are 0..{num_outputs - 1}"
         )
-
-
-def count_correct(outputs: Tensor, targets: Tensor, kind: LabelKind) -> int:
-    """Count right predictions: the largest of several outputs, or on which side of its threshold a single one is."""
-    if kind == "classes":
-        return int((outputs.argmax(1) == targets).sum())
-    return int(((outputs.reshape(-1) > THRESHOLD[kind]) == (targets.reshape(-1) > 0.5)).sum())
 
 
 def _shape(outputs: Any) -> str:

@@ -10,7 +10,6 @@ from numba.extending import intrinsic
 
 WIDTH = 64
 NONE, LAST = uint64(0), uint64(1 << 63)
-_INDEX = ir.IntType(32)
 
 
 def load_lanes(context, builder, kind, array, start):
