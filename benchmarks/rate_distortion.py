@@ -101,8 +101,11 @@ def lines_of(update: Any, draws: int) -> dict[str, Any]:
     return lines | {"top-k with error feedback (biased)": feedback}
 
 
-def vectors() -> dict[str, Any]:
-    """Return the updates to quantize."""
+def vectors(only: str | None = None) -> dict[str, Any]:
+    """Return the updates to quantize, or one of them."""
+    if only == RESNET:  # the one that takes minutes to make
+        update = resnet_update()
+        return {} if update is None else {RESNET: update}
     rng = np.random.default_rng(0)
     found = {
         "Gaussian": rng.standard_normal(92_027).astype(np.float32),
@@ -112,6 +115,8 @@ def vectors() -> dict[str, Any]:
         updates = real_updates(name, count=1)
         if updates is not None:
             found[name] = updates[0]
+    if only:
+        return {only: found[only]}
     update = resnet_update()
     return found if update is None else found | {RESNET: update}
 
@@ -171,17 +176,19 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=8)
     parser.add_argument("--picture-only", action="store_true", help="draw what was measured before")
     parser.add_argument("--vectors-only", action="store_true", help="keep the speeds and sizes measured before")
+    parser.add_argument("--only", help="keep all that was measured before but this vector")
     arguments = parser.parse_args()
     if arguments.picture_only:
         draw_picture(json.loads((RESULTS / "rate_distortion.json").read_text()))
         return
     results: dict[str, Any] = {"draws": arguments.draws}
-    if arguments.vectors_only:
+    if arguments.vectors_only or arguments.only:
         results |= json.loads((RESULTS / "rate_distortion.json").read_text())
     else:
         measure_speeds_and_sizes(results)
-    results["vectors"] = {}
-    for name, update in vectors().items():
+    if not arguments.only:
+        results["vectors"] = {}
+    for name, update in vectors(arguments.only).items():
         panel = {"dimension": update.size, "lines": lines_of(update, arguments.draws)}
         if name in (*PROBLEMS, RESNET):
             draws = 1 if update.size >= LARGE else 2 * arguments.draws
