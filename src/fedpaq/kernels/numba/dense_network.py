@@ -27,6 +27,21 @@ CROSS_ENTROPY, LOGISTIC, SQUARED = 0, 1, 2
 _LETTERS = np.frombuffer(b"NNTN", np.uint8)  # whether A and B are transposed: NN, NT, TN
 
 
+SMALL = 100**3  # multiplications up to which OpenBLAS takes a product as it is, in another order of sums
+
+
+@njit
+def block_of(steps, batch, after, decay):
+    """Return how many steps share a product of the first layer."""
+    return 1 if decay != 0 else min(steps, max(1, after // (2 * batch)))
+
+
+@njit
+def is_wide(rows, before, after):
+    """Return whether BLAS rearranges the factors of a first product, which takes as long as multiplying few rows."""
+    return rows * before * after > SMALL
+
+
 @njit
 def copy(source, target):
     """Copy; an assignment to a slice would have numba compile its check of shapes, for two seconds."""
@@ -152,15 +167,50 @@ def _jobs(params, run_of, step_sizes, samples, *_):
     return jobs, jobs * steps * (3_500 + 0.12 * batch * params.shape[1])
 
 
+@njit
+def gather(inputs, samples, rows, begin, before, after, minibatches, hidden):
+    """Lay the inputs of the first ``rows`` samples one after another, and the first layer's bias for each."""
+    bias = begin[before * after : before * after + after]
+    for row in range(rows):
+        copy(inputs[samples[row]], minibatches[row * before : (row + 1) * before])
+        copy(bias, hidden[row * after : (row + 1) * after])
+
+
+@njit
+def first_layer(begin, minibatches, rows, before, after, hidden, scratch):
+    """Add to hidden (rows, after) what the first layer's weights give for minibatches (rows, before)."""
+    sizes, one = (after, rows, before), np.float32(1.0)
+    gemm(_LETTERS[2:4], sizes, one, begin, before, minibatches, before, one, hidden, after, scratch)
+
+
+@njit
+def first_layer_turned(begin, minibatches, rows, before, after, hidden, turned, scratch):
+    """Do the same with the factors exchanged: BLAS rearranges the second one in half the time.
+
+    Every sum has the same order, so the bits are the same. ``turned`` is room for the transpose of hidden.
+    """
+    sizes, one = (rows, after, before), np.float32(1.0)
+    for unit in range(after):
+        for row in range(rows):
+            turned[unit * rows + row] = hidden[row * after + unit]
+    gemm(_LETTERS[2:4], sizes, one, minibatches, before, begin, before, one, turned, rows, scratch)
+    for row in range(rows):
+        for unit in range(after):
+            hidden[row * after + unit] = turned[unit * rows + row]
+
+
 @kernel(
     "void(float32[:, ::1], int64[::1], float32[::1], int64[:, :, ::1], float32[:, ::1], int64[::1],"
-    " float32[:, ::1], int64[::1], float64, int64, float32[:, ::1], int64, int64)",
+    " float32[:, ::1], int64[::1], float64, int64, int64, float32[:, ::1], int64, int64)",
     jobs=_jobs,
 )
 def local_updates(
-    params, run_of, step_sizes, samples, inputs, labels, values, widths, decay, loss, updates, first, last
+    params, run_of, step_sizes, samples, inputs, labels, values, widths, decay, loss, together, updates, first, last
 ):
-    """Fill updates (jobs, p) with x_local - x_received; ``values`` are the targets when not labels."""
+    """Fill updates (jobs, p) with x_local - x_received; ``values`` are the targets when not labels.
+
+    All clients of a run begin with the same weights: up to ``together`` of them share the first product.
+    """
     steps, batch = samples.shape[1:]
     outputs, total = widths[widths.size - 1], 0
     for width in widths[1:]:
@@ -170,29 +220,43 @@ def local_updates(
     scratch = (np.empty(6, np.int32), np.empty(2, np.float32))
     before, after = widths[0], widths[1]
     head, each = after * before + after, batch * after  # params of the first layer, outputs of a step
-    block = 1 if decay != 0 else min(steps, max(1, after // (2 * batch)))  # steps that share a product
+    block = block_of(steps, batch, after, decay)
     is_whole = block == steps and decay == 0  # then the first layer's local weights are never needed
-    minibatches = np.empty(block * batch * before, np.float32)
-    hidden, slopes = np.empty(block * each, np.float32), np.empty(block * each, np.float32)
-    products = np.empty(block * batch * batch, np.float32)
+    together = min(together, last - first) if is_wide(block * batch, before, after) else 1
+    all_minibatches = np.empty(together * block * batch * before, np.float32)
+    all_hidden, slopes = np.empty(together * block * each, np.float32), np.empty(block * each, np.float32)
+    products, turned = np.empty(block * batch * batch, np.float32), np.empty(block * each, np.float32)
+    shared, seat = 0, 0  # clients that share a product, and how many of them had their turn
     for job in range(first, last):
         received, local, step_size = params[run_of[job]], updates[job], step_sizes[run_of[job]]
-        copy(received, local)
         if is_whole:
-            for i in range(head):
-                local[i] = 0
-        begin = received if is_whole else local
+            local[:head] = 0
+            copy(received[head:], local[head:])
+        else:
+            copy(received, local)
+        if seat == shared:
+            shared, seat = 1, 0
+            while shared < together and job + shared < last and run_of[job + shared] == run_of[job]:
+                shared += 1
+            rows = block * batch
+            for other in range(shared):
+                gather(
+                    inputs, samples[job + other].ravel(), rows, received, before, after,
+                    all_minibatches[other * rows * before :], all_hidden[other * rows * after :],
+                )  # fmt: skip
+            first_layer(received, all_minibatches, shared * rows, before, after, all_hidden, scratch)
+        minibatches, hidden = all_minibatches[seat * block * batch * before :], all_hidden[seat * block * each :]
+        seat += 1
         for step in range(steps):
             at = step % block
-            if at == 0:
+            if step > 0 and at == 0:
                 rows = min(block, steps - step) * batch
-                for row in range(rows):
-                    sample = samples[job, step + row // batch, row % batch]
-                    copy(inputs[sample], minibatches[row * before : (row + 1) * before])
-                    copy(begin[head - after : head], hidden[row * after : (row + 1) * after])
-                sizes, one = (after, rows, before), np.float32(1.0)
-                gemm(_LETTERS[2:4], sizes, one, begin, before, minibatches, before, one, hidden, after, scratch)
-            else:
+                gather(inputs, samples[job, step:].ravel(), rows, local, before, after, minibatches, hidden)
+                if is_wide(rows, before, after):
+                    first_layer_turned(local, minibatches, rows, before, after, hidden, turned, scratch)
+                else:
+                    first_layer(local, minibatches, rows, before, after, hidden, scratch)
+            elif at > 0:
                 now = minibatches[at * batch * before :]
                 correct(
                     hidden[at * each :], now, minibatches, slopes, at * batch, batch, before, after, step_size,
