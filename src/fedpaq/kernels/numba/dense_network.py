@@ -1,6 +1,6 @@
 """Local SGD of a dense ReLU network in machine code; twin: ``fedpaq.clients.Sequential``.
 
-Clients are spread over threads; one client's weights stay in its core's cache and every product
+Clients are spread over threads; one client's weights stay in its core's cache and nearly every product
 is one BLAS call. Backward of a layer and its SGD step are a single call,
 W <- (1 - eta lambda) W - eta delta^T A, so the weights are read twice and written once per step.
 
@@ -8,25 +8,22 @@ The first layer, which holds most weights, is read and written once for a block 
 all minibatches of the block are one product, brought up to date step by step with what the steps before
 changed, a product of minibatches (``correct``); its weights move at the block's end. For wide layers without
 decay: on a narrow one the products of minibatches cost more than they save.
+
+Before BLAS multiplies, it rearranges its factors, which for a wide layer and ten rows takes as long again. So the
+clients of a run share their first product, later ones have the factors exchanged, and the layer's step is left
+to ``outer_products``. None of that changes a bit, as tests show.
 """
 
 from __future__ import annotations
 
-import llvmlite.binding
 import numpy as np
-from numba import njit, types
-from numba.extending import get_cython_function_address
+from numba import njit
 
 from fedpaq.kernels.numba import kernel
+from fedpaq.kernels.numba.blas import NN, NT, TN, copy, gemm
 from fedpaq.kernels.numba.outer_products import COLUMNS, add_outer, set_outer
 
-# A named symbol, not a raw pointer: machine code that calls it can be cached on disk.
-llvmlite.binding.add_symbol("fedpaq_sgemm", get_cython_function_address("scipy.linalg.cython_blas", "sgemm"))
-_sgemm = types.ExternalFunction("fedpaq_sgemm", types.void(*[types.uintp] * 13))
-
 CROSS_ENTROPY, LOGISTIC, SQUARED = 0, 1, 2
-_LETTERS = np.frombuffer(b"NNTN", np.uint8)  # whether A and B are transposed: NN, NT, TN
-
 
 MOST_ROWS = 128  # of an outer product; OpenBLAS has 320 or more to a part
 SMALL = 100**3  # multiplications up to which OpenBLAS takes a product as it is, in another order of sums
@@ -48,30 +45,6 @@ def is_wide(rows, before, after):
 def is_outer(rows, before, after, decay):
     """Return whether a step of the first layer is left to ``outer_products``: BLAS cuts longer sums into parts."""
     return decay == 0 and rows <= MOST_ROWS and is_wide(rows, before, after)
-
-
-@njit
-def copy(source, target):
-    """Copy; an assignment to a slice would have numba compile its check of shapes, for two seconds."""
-    for i in range(target.size):
-        target[i] = source[i]
-
-
-@njit
-def gemm(letters, sizes, alpha, a, lead_a, b, lead_b, beta, c, lead_c, scratch):
-    """C <- alpha op(A) op(B) + beta C in BLAS's column-major terms; sizes = (m, n, k).
-
-    BLAS takes addresses: ``scratch`` is where the numbers stand, ``letters`` the ops of A and B.
-    """
-    integers, numbers = scratch
-    integers[0], integers[1], integers[2] = sizes
-    integers[3], integers[4], integers[5] = lead_a, lead_b, lead_c
-    numbers[0], numbers[1] = alpha, beta
-    text, whole, real = letters.ctypes.data, integers.ctypes.data, numbers.ctypes.data
-    _sgemm(
-        text, text + 1, whole, whole + 4, whole + 8, real,
-        a.ctypes.data, whole + 12, b.ctypes.data, whole + 16, real + 4, c.ctypes.data, whole + 20,
-    )  # fmt: skip
 
 
 @njit
@@ -104,7 +77,7 @@ def descend(weight, bias, source, delta, rows, step_size, keep, scratch):
     after = bias.size
     before = weight.size // after
     sizes = (before, after, rows)
-    gemm(_LETTERS[1:3], sizes, -step_size, source, before, delta, after, keep, weight, before, scratch)
+    gemm(NT, sizes, -step_size, source, before, delta, after, keep, weight, before, scratch)
     descend_bias(bias, delta, rows, step_size, keep)
 
 
@@ -140,11 +113,11 @@ def correct(outputs, now, minibatches, slopes, seen, rows, before, after, step_s
     """
     one = np.float32(1.0)
     sizes = (seen, rows, before)
-    gemm(_LETTERS[2:4], sizes, one, minibatches, before, now, before, np.float32(0.0), products, seen, scratch)
+    gemm(TN, sizes, one, minibatches, before, now, before, np.float32(0.0), products, seen, scratch)
     for i in range(rows * seen):
         products[i] += one
     sizes = (after, rows, seen)
-    gemm(_LETTERS[0:2], sizes, -step_size, slopes, after, products, seen, one, outputs, after, scratch)
+    gemm(NN, sizes, -step_size, slopes, after, products, seen, one, outputs, after, scratch)
 
 
 @njit
@@ -169,7 +142,7 @@ def sgd_step(params, widths, activations, deltas, batch, step_size, decay, label
             copy(bias, target[row * after : (row + 1) * after])
         start += after
         sizes = (after, batch, before)
-        gemm(_LETTERS[2:4], sizes, one, weight, before, source, before, one, target, after, scratch)
+        gemm(TN, sizes, one, weight, before, source, before, one, target, after, scratch)
 
     output_delta(activations[at:], labels, values, loss, batch, widths[layers], deltas[at:])
     keep = np.float32(1.0 - step_size * decay)
@@ -181,7 +154,7 @@ def sgd_step(params, widths, activations, deltas, batch, step_size, decay, label
         at -= batch * before
         source, below = activations[at : at + batch * before], deltas[at : at + batch * before]
         sizes = (before, batch, after)
-        gemm(_LETTERS[0:2], sizes, one, weight, before, delta, after, zero, below, before, scratch)
+        gemm(NN, sizes, one, weight, before, delta, after, zero, below, before, scratch)
         for i in range(batch * before):
             if source[i] <= 0:
                 below[i] = 0
@@ -207,7 +180,7 @@ def gather(inputs, samples, rows, begin, before, after, minibatches, hidden):
 def first_layer(begin, minibatches, rows, before, after, hidden, scratch):
     """Add to hidden (rows, after) what the first layer's weights give for minibatches (rows, before)."""
     sizes, one = (after, rows, before), np.float32(1.0)
-    gemm(_LETTERS[2:4], sizes, one, begin, before, minibatches, before, one, hidden, after, scratch)
+    gemm(TN, sizes, one, begin, before, minibatches, before, one, hidden, after, scratch)
 
 
 @njit
@@ -220,7 +193,7 @@ def first_layer_turned(begin, minibatches, rows, before, after, hidden, turned, 
     for unit in range(after):
         for row in range(rows):
             turned[unit * rows + row] = hidden[row * after + unit]
-    gemm(_LETTERS[2:4], sizes, one, minibatches, before, begin, before, one, turned, rows, scratch)
+    gemm(TN, sizes, one, minibatches, before, begin, before, one, turned, rows, scratch)
     for row in range(rows):
         for unit in range(after):
             hidden[row * after + unit] = turned[unit * rows + row]

@@ -12,6 +12,8 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from fedpaq.kernels.numba.blas import copy
+
 LANES = 16
 _HAS_WIDE_REGISTERS = llvmlite.binding.get_host_cpu_features().get("avx512f", False)
 UNITS, REGISTERS = (5, 4) if _HAS_WIDE_REGISTERS else (4, 1)  # of a block: as many as a processor can hold
@@ -19,13 +21,6 @@ PIECE = REGISTERS * LANES  # columns of a block
 SIZES = ((REGISTERS, LANES), (1, LANES), (1, 1))  # registers and lanes of blocks: most, and what is left over
 COLUMNS = 256  # whose rows of A stay in the nearest cache while all units pass by
 _FLOAT, _INT = ir.FloatType(), ir.IntType(64)
-
-
-@njit
-def copy(source, target):
-    """Copy as many numbers as the target has."""
-    for i in range(target.size):
-        target[i] = source[i]
 
 
 def _vector(lanes):
