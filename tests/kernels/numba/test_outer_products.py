@@ -10,7 +10,7 @@ from fedpaq.kernels import numba as compiled
 from fedpaq.kernels.numba import outer_products
 
 SHAPES = [  # before, after, rows: of the paper's networks, and with columns and units left over
-    (3072, 75, 10), (3072, 75, 30), (3072, 100, 50), (784, 128, 60), (3083, 74, 20), (300, 11, 3), (5, 3, 1),
+    (3072, 75, 10), (3072, 75, 30), (3072, 100, 50), (784, 128, 60), (3088, 74, 20), (304, 11, 3), (16, 3, 1),
 ]  # fmt: skip
 
 
@@ -32,8 +32,7 @@ def made(weight, source, delta, step_size, fresh):
     after, before = weight.shape
     out = (np.full_like(weight, np.nan) if fresh else weight.copy()).ravel()
     room = np.empty(len(source) * outer_products.COLUMNS, np.float32)
-    add = outer_products.set_outer if fresh else outer_products.add_outer
-    add(out, source.ravel(), delta.ravel(), before, after, len(source), -step_size, room)
+    outer_products.add_outer(out, source.ravel(), delta.ravel(), before, after, len(source), -step_size, fresh, room)
     return out.reshape(after, before)
 
 

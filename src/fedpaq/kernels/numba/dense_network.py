@@ -21,7 +21,7 @@ from numba import njit
 
 from fedpaq.kernels.numba import kernel
 from fedpaq.kernels.numba.blas import NN, NT, TN, copy, gemm
-from fedpaq.kernels.numba.outer_products import COLUMNS, add_outer, set_outer
+from fedpaq.kernels.numba.outer_products import COLUMNS, LANES, add_outer
 
 CROSS_ENTROPY, LOGISTIC, SQUARED = 0, 1, 2
 
@@ -44,7 +44,7 @@ def is_wide(rows, before, after):
 @njit
 def is_outer(rows, before, after, decay):
     """Return whether a step of the first layer is left to ``outer_products``: BLAS cuts longer sums into parts."""
-    return decay == 0 and rows <= MOST_ROWS and is_wide(rows, before, after)
+    return decay == 0 and rows <= MOST_ROWS and before % LANES == 0 and is_wide(rows, before, after)
 
 
 @njit
@@ -97,10 +97,7 @@ def descend_wide(weight, bias, source, delta, rows, step_size, fresh, room):
     """Do the same without decay for a wide layer, faster and with the same bits; ``fresh``: W was zero."""
     after = bias.size
     before = weight.size // after
-    if fresh:
-        set_outer(weight, source, delta, before, after, rows, -step_size, room)
-    else:
-        add_outer(weight, source, delta, before, after, rows, -step_size, room)
+    add_outer(weight, source, delta, before, after, rows, -step_size, fresh, room)
     descend_bias(bias, delta, rows, step_size, np.float32(1.0))
 
 
@@ -168,11 +165,12 @@ def _jobs(params, run_of, step_sizes, samples, *_):
 
 
 @njit
-def gather(inputs, samples, rows, begin, before, after, minibatches, hidden):
-    """Lay the inputs of the first ``rows`` samples one after another, and the first layer's bias for each."""
+def gather(inputs, samples, step, rows, begin, before, after, minibatches, hidden):
+    """Lay the inputs of ``rows`` samples from a step on one after another, and the first layer's bias for each."""
+    batch = samples.shape[1]
     bias = begin[before * after : before * after + after]
     for row in range(rows):
-        copy(inputs[samples[row]], minibatches[row * before : (row + 1) * before])
+        copy(inputs[samples[step + row // batch, row % batch]], minibatches[row * before : (row + 1) * before])
         copy(bias, hidden[row * after : (row + 1) * after])
 
 
@@ -227,12 +225,14 @@ def local_updates(
     all_hidden, slopes = np.empty(together * block * each, np.float32), np.empty(block * each, np.float32)
     products, turned = np.empty(block * batch * batch, np.float32), np.empty(block * each, np.float32)
     room = np.empty(block * batch * COLUMNS, np.float32)
+    start = np.int64(0)  # a literal would have ``gather`` compiled twice
     shared, seat = 0, 0  # clients that share a product, and how many of them had their turn
     for job in range(first, last):
         received, local, step_size = params[run_of[job]], updates[job], step_sizes[run_of[job]]
         if is_whole:
             begin = head - after if is_outer(block * batch, before, after, decay) else 0
-            local[begin:head] = 0
+            for i in range(begin, head):
+                local[i] = 0
             copy(received[head:], local[head:])
         else:
             copy(received, local)
@@ -243,7 +243,7 @@ def local_updates(
             rows = block * batch
             for other in range(shared):
                 gather(
-                    inputs, samples[job + other].ravel(), rows, received, before, after,
+                    inputs, samples[job + other], start, rows, received, before, after,
                     all_minibatches[other * rows * before :], all_hidden[other * rows * after :],
                 )  # fmt: skip
             first_layer(received, all_minibatches, shared * rows, before, after, all_hidden, scratch)
@@ -253,7 +253,7 @@ def local_updates(
             at = step % block
             if step > 0 and at == 0:
                 rows = min(block, steps - step) * batch
-                gather(inputs, samples[job, step:].ravel(), rows, local, before, after, minibatches, hidden)
+                gather(inputs, samples[job], step, rows, local, before, after, minibatches, hidden)
                 if is_wide(rows, before, after):
                     first_layer_turned(local, minibatches, rows, before, after, hidden, turned, scratch)
                 else:
