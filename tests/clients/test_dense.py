@@ -60,6 +60,9 @@ def test_without_numba_auto_vectorises_and_dense_says_why(monkeypatch, config):
 def test_clients_share_a_product_where_it_is_wide_and_changes_no_bit(monkeypatch):
     assert dense.clients_together((20, 10, 3), 2, 10, False) == 1  # small: BLAS takes it as it is
     assert dense.clients_together((3072, 75, 10), 2, 10, False) in (1, dense.TOGETHER)  # as this BLAS has it
+    assert dense.clients_together((3072, 75, 10), 1, 100, False) in (1, 2)  # enough rows
+    assert dense.clients_together((3072, 75, 10), 1, 1000, False) == 1  # enough of its own
+    assert dense.clients_together((10_000, 1000, 10), 1, 10, False) == 1  # too large to be tried
     kernels = compiled.load("dense_network")
 
     def inexact(*arguments):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +19,8 @@ from fedpaq.problems import Problem
 from fedpaq.problems.dense_network import CROSS_ENTROPY, LOGISTIC, SQUARED
 
 LOSS_CODE = {CROSS_ENTROPY: 0, LOGISTIC: 1, SQUARED: 2}
-TOGETHER = 8  # clients that share their first product: more gain little and take memory
+TOGETHER, ROWS = 8, 256  # clients that share their first product, and rows in all: more gain little and take memory
+LARGE = 2**21  # params of a first layer, from which on it is not tried
 
 
 @dataclass(frozen=True)
@@ -71,24 +71,27 @@ def clients_together(widths: tuple[int, ...], steps: int, batch: int, decays: bo
     One, unless this BLAS gives each of several the bits that it gets alone: otherwise a run would depend on how
     many threads and processes share its clients.
     """
-    kernels = compiled.load("dense_network")
-    steps = kernels.block_of.py_func(steps, batch, widths[1], float(decays))
-    if not kernels.is_wide.py_func(steps * batch, widths[0], widths[1]):
+    kernels, (before, after) = compiled.load("dense_network"), widths[:2]
+    steps = kernels.block_of.py_func(steps, batch, after, float(decays))
+    jobs, dimension = min(TOGETHER, ROWS // (steps * batch)), after * (before + 1)
+    if jobs < 2 or dimension > LARGE or not kernels.is_wide.py_func(steps * batch, before, after):
         return 1
     rng = np.random.default_rng(0)
-    dimension = sum(after * (before + 1) for before, after in itertools.pairwise(widths))
     params = 0.05 * rng.standard_normal((1, dimension), np.float32)
-    inputs, targets = rng.standard_normal((64, widths[0]), np.float32), np.ones((64, widths[-1]), np.float32)
-    samples = rng.integers(0, 64, (TOGETHER, steps, batch))
-    found = []
-    for together in (1, 3, TOGETHER):  # three, three and two of them; all of them
-        updates = np.empty((TOGETHER, dimension), np.float32)
+    inputs, targets = rng.standard_normal((64, before), np.float32), np.ones((64, after), np.float32)
+    samples = rng.integers(0, 64, (jobs, steps, batch))
+
+    def updates(together: int) -> npt.NDArray[np.int32]:
+        """Return the bits that the first layer alone gets."""
+        found = np.empty((jobs, dimension), np.float32)
         kernels.local_updates.alone(
-            params, np.zeros(TOGETHER, np.int64), np.full(1, 0.01, np.float32), samples, inputs, np.zeros(1, np.int64),
-            targets, np.array(widths, np.int64), float(decays), LOSS_CODE[SQUARED], together, updates,
+            params, np.zeros(jobs, np.int64), np.full(1, 0.01, np.float32), samples, inputs, np.zeros(1, np.int64),
+            targets, np.array([before, after]), float(decays), LOSS_CODE[SQUARED], together, found,
         )  # fmt: skip
-        found.append(updates.tobytes())
-    return TOGETHER if found[0] == found[1] == found[2] else 1
+        return found.view(np.int32)
+
+    alone = updates(1)
+    return jobs if all(np.array_equal(alone, updates(together)) for together in (2, 3, jobs)) else 1
 
 
 @contextmanager
