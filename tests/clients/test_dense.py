@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import fedpaq
-from fedpaq.clients import Dense, Sequential, choose_executor, local_work
+from fedpaq.clients import Dense, Sequential, choose_executor, dense, local_work
 from fedpaq.errors import ConfigError
 from fedpaq.kernels import numba as compiled
 from small_problems import make_problem
@@ -55,3 +55,34 @@ def test_without_numba_auto_vectorises_and_dense_says_why(monkeypatch, config):
     assert choose_executor("auto", problem).name in ("vectorised", "captured")
     with pytest.raises(ConfigError, match="needs numba"):
         Dense().local_updates(problem, work_of(problem, config))
+
+
+def test_clients_share_a_product_where_it_is_wide_and_changes_no_bit(monkeypatch):
+    assert dense.clients_together((20, 10, 3), 2, 10, False) == 1  # small: BLAS takes it as it is
+    assert dense.clients_together((3072, 75, 10), 2, 10, False) in (1, dense.TOGETHER)  # as this BLAS has it
+    assert dense.clients_together((3072, 75, 10), 1, 100, False) in (1, 2)  # enough rows
+    assert dense.clients_together((3072, 75, 10), 1, 1000, False) == 1  # enough of its own
+    assert dense.clients_together((10_000, 1000, 10), 1, 10, False) == 1  # too large to be tried
+    kernels = compiled.load("dense_network")
+
+    def inexact(*arguments):
+        arguments[-1][:] = arguments[-2]  # depends on how many share it
+
+    monkeypatch.setattr(kernels.local_updates, "alone", inexact, raising=True)
+    assert dense.clients_together.__wrapped__((3072, 75, 10), 2, 10, False) == 1
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_wide_network_is_bit_identical_for_any_cut(steps, rng):
+    model = nn.Sequential(nn.Linear(3072, 75), nn.ReLU(), nn.Linear(75, 10))
+    inputs, labels = rng.random((200, 3072), np.float32), rng.integers(0, 10, 200)
+    partition = fedpaq.problems.iid(200, 20)
+    problem = fedpaq.Problem(
+        model=model, loss=nn.functional.cross_entropy, inputs=inputs, targets=labels, partition=partition
+    )
+    config = fedpaq.FedPAQConfig(clients_per_round=9, local_steps=steps, total_steps=4, batch_size=10, step_size=0.1)
+    work = next(local_work(problem, [config], 0, problem.initial_params[None], np.arange(9)[None]))
+    whole = Dense().local_updates(problem, work)
+    for size in (1, 4):
+        parts = np.concatenate([Dense().local_updates(problem, part) for _, part in work.chunks(size)])
+        assert np.array_equal(whole, parts)

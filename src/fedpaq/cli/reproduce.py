@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,7 @@ from fedpaq.errors import ConfigError, DatasetError
 if TYPE_CHECKING:
     from fedpaq.experiments import Figure, Output, PaperSetting
 
+WORTH_PROCESSES = 1e10  # gradients times their cost, about 20 seconds: starting processes takes some
 COLOURS = {"holds": "green", "does not hold": "red", "tie": "yellow", "undecided": "yellow"}
 
 
@@ -114,15 +116,20 @@ def reproduce(
 def _run_all(chosen: list[Figure], folder: Output, data_dir: Path | None, quiet: bool) -> list[str]:
     """Run and plot each figure; return what is wrong with the data of those that could not run."""
     from fedpaq.experiments import run_figure
+    from fedpaq.experiments.schedule import ahead, most_processes
 
     missing = []
     work = _work(chosen, folder)
-    with progress_bar("", sum(work.values()), quiet=quiet) as update:
-        for figure in chosen:
+    processes = most_processes(folder.device) if sum(work.values()) > WORTH_PROCESSES else 1
+    shown: Callable[[Figure], Callable[[PaperSetting, int], None]] = lambda figure: _shown(update, figure, quiet)
+    with (
+        progress_bar("", sum(work.values()), quiet=quiet) as update,
+        closing(ahead(chosen, folder, shown, data_dir=data_dir, processes=processes)) as in_turn,
+    ):
+        for figure in in_turn:
             update(description=figure.name)
             try:
-                shown = _shown(update, figure, quiet)
-                curves = run_figure(figure, folder, data_dir=data_dir, progress=shown)
+                curves = run_figure(figure, folder, data_dir=data_dir, progress=shown(figure))
             except DatasetError as error:
                 missing.append(f"{figure.name} was not run: {error}")
                 del work[figure.name]

@@ -22,7 +22,7 @@ from fedpaq.kernels import cuda
 from fedpaq.problems import Partition, Problem
 from fedpaq.randomness import Key, Keys, minibatches, sample_without_replacement
 
-MEMORY_BUDGET = 2**27  # bytes of the host for the updates and messages alive at once; more costs page faults
+MEMORY_BUDGET = 2**25  # bytes of the host for the updates and messages alive at once; malloc gives more back each time
 BYTES_A_COORDINATE = 6  # float32 update, int8 or int16 level
 LARGE = 2**20  # params: such a client keeps a GPU busy, and many at once only take memory
 

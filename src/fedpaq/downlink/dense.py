@@ -48,8 +48,9 @@ class DenseBroadcast:
         """Return x_k + mean, added in double precision and rounded to float32, where the mean is."""
         if not isinstance(mean, np.ndarray):
             return (mean.new_tensor(params) + mean if isinstance(params, np.ndarray) else params + mean).float()
+        rounded = np.empty(mean.shape, np.float32)  # the sum itself is made in small parts, of which none is kept
         with np.errstate(over="ignore", invalid="ignore"):  # a diverged run is noticed by its recorder
-            return np.asarray(params + mean, np.float32)
+            return np.add(params, mean, out=rounded, dtype=np.float64, casting="same_kind")
 
     def to_arrays(self) -> dict[str, AnyArray]:
         """Return nothing."""

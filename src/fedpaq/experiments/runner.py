@@ -42,14 +42,14 @@ def run_figure(
             curve = run_curve(problem(), settings, progress)
             output.save(figure, curve)
         curves[setting] = curve
-    while more := _to_extend(figure, curves):
+    while more := to_extend(figure, curves):
         for setting in more:
             curves[setting] = extended(problem(), curves[setting], progress)
             output.save(figure, curves[setting])
     return curves
 
 
-def _to_extend(figure: Figure, curves: dict[PaperSetting, Curve]) -> list[PaperSetting]:
+def to_extend(figure: Figure, curves: dict[PaperSetting, Curve]) -> list[PaperSetting]:
     """Return whose seeds to add to: curves of open rows, those behind first, while there are seeds left."""
     if figure.beside is not None or figure.prices:  # prices are put on the paper's curves as they are
         return []

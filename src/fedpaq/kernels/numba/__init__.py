@@ -48,6 +48,12 @@ class Kernel:
         code = self._compiled.get(kind) or self.compile(kind)
         return code(*arguments) if self._jobs is None else spread(code, arguments, *self._jobs(*arguments))
 
+    def alone(self, *arguments: Any) -> Any:
+        """Call the machine code for all jobs at once, on this thread."""
+        kind = "" if self._by is None else arguments[self._by].dtype.char
+        code = self._compiled.get(kind) or self.compile(kind)
+        return code(*arguments, 0, self._jobs(*arguments)[0])
+
     def compile(self, kind: str) -> Callable[..., Any]:
         """Return the machine code of one signature, compiled if the disk does not have it."""
         from numba import njit

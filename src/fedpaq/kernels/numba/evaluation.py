@@ -11,11 +11,11 @@ import numpy as np
 from numba import njit
 
 from fedpaq.kernels.numba import kernel
-from fedpaq.kernels.numba.dense_network import CROSS_ENTROPY, LOGISTIC, gemm
+from fedpaq.kernels.numba.blas import NN, gemm
+from fedpaq.kernels.numba.dense_network import CROSS_ENTROPY, LOGISTIC
 
 COLUMNS = 64  # samples of a tile
 DENSE = 0.25  # the share of changed weights from which on a whole product is cheaper
-_PLAIN = np.frombuffer(b"NN", np.uint8)  # neither factor is transposed
 _FAST = {"reassoc", "contract", "nsz", "arcp"}
 
 
@@ -153,7 +153,7 @@ def evaluate(
             kept = hidden[tile, run]
             if ends[run, 0] < 0:
                 sizes = (COLUMNS, units, width)
-                gemm(_PLAIN, sizes, one, tiles[tile], COLUMNS, params[run], width, zero, kept, COLUMNS, scratch)
+                gemm(NN, sizes, one, tiles[tile], COLUMNS, params[run], width, zero, kept, COLUMNS, scratch)
             else:
                 add_changes(tiles[tile], features[run], values[run], ends[run], kept)
             start = units * width
@@ -170,7 +170,7 @@ def evaluate(
                     for column in range(COLUMNS):
                         spare[row, column] = params[run, start + outer * inner + row]
                 sizes, weight = (COLUMNS, outer, inner), params[run, start:]
-                gemm(_PLAIN, sizes, one, outputs, COLUMNS, weight, inner, one, spare, COLUMNS, scratch)
+                gemm(NN, sizes, one, outputs, COLUMNS, weight, inner, one, spare, COLUMNS, scratch)
                 start += outer * inner + outer
                 outputs, spare = spare, outputs
             last_layer = outputs[: widths[layers]]
