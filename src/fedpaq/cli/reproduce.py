@@ -42,7 +42,7 @@ def reproduce(
 ) -> None:
     """Run the figures of the paper on the real data and judge its claims.
 
-    A FIGURE is mnist (the default), cifar10-92k, cifar10-248k, cifar100, fashion, rates, all of these, or models.
+    A FIGURE is mnist (the default), cifar10-92k, cifar10-248k, cifar100, fashion, all of these, rates or models.
 
     Each curve's step size is tuned on seeds of its own, then other seeds are run, ten at a time
     (MNIST: thirty), until every claim is decided or a tie, or no more are allowed. Curves that

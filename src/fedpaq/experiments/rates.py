@@ -44,7 +44,7 @@ PLOTS = {plot.name: plot for plot in map(_beside, FIGURES.values())}
 
 
 def choose(names: list[str]) -> list[Figure]:
-    """Return the figures called ``names``, or all of them for "all": the paper's in its order, then the plots.
+    """Return the figures called ``names``, or all of the paper's for "all": those in its order, then the plots.
 
     The study "models" is no figure.
 
@@ -55,4 +55,4 @@ def choose(names: list[str]) -> list[Figure]:
         if name not in (*FIGURES, *OTHERS):
             raise unknown_name("figure", name, [*FIGURES, *OTHERS])
     chosen = [figure for figure in FIGURES.values() if "all" in names or figure.name in names]
-    return chosen + (list(PLOTS.values()) if {"all", NAME} & set(names) else [])
+    return chosen + (list(PLOTS.values()) if NAME in names else [])
