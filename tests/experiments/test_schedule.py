@@ -119,14 +119,16 @@ def test_a_process_that_is_killed_is_named_and_the_others_end(tmp_path, in_one_p
     begun = []
 
     class Doomed(Worker):
-        def make(self, figure, settings, curve, data_dir, advance):
+        def make(self, settings, curve, data_dir, advance):
             if not begun:
                 begun.append(settings.setting)
                 self._process.kill()
-            return super().make(figure, settings, curve, data_dir, advance)
+            return super().make(settings, curve, data_dir, advance)
 
     monkeypatch.setattr(schedule, "Worker", Doomed)
-    with pytest.raises(LostRankError, match=r"exit code -9: .* small, \S+ has gone; finished curves are kept"):
+    with pytest.raises(
+        LostRankError, match=r"exit code -9: .* synthetic-logistic, \S+ has gone; finished curves are kept"
+    ):
         list(ahead([SMALL], Output(tmp_path), silent, processes=2))
     assert workers_of(os.getpid()) == []
     monkeypatch.undo()

@@ -3,68 +3,77 @@
 from __future__ import annotations
 
 import io
-import pickle
+import json
 
 import pytest
 
-from fedpaq.errors import LostRankError
+from fedpaq.errors import ConfigError, DatasetError, LostRankError
 from fedpaq.experiments import PaperSetting, runner, worker
-from fedpaq.experiments.curve import CurveSettings, curve_settings
-from fedpaq.experiments.worker import Worker, serve
+from fedpaq.experiments.curve import Curve, CurveSettings, curve_settings
+from fedpaq.experiments.worker import Worker, received, serve
 from small_figure import SMALL
+
+
+def task(settings, curve=None):
+    return {"settings": settings.values, "curve": curve and curve.to_json(), "data_dir": None}
 
 
 def served(*tasks):
     """What a worker answers to tasks, in this process."""
-    asked = io.BytesIO(b"".join(map(pickle.dumps, tasks)))
+    asked = io.BytesIO(b"".join(json.dumps(task).encode() + b"\n" for task in tasks))
     results = io.BytesIO()
     serve(asked, results)
-    results.seek(0)
-    found = []
-    while results.tell() < len(results.getvalue()):
-        found.append(pickle.load(results))
-    return found
+    return [json.loads(line) for line in results.getvalue().splitlines()]
 
 
 def test_a_curve_is_begun_and_then_gets_more_seeds():
     settings = curve_settings(SMALL)[-1]
-    *told, (kind, curve) = served((SMALL, settings, None, None))
-    assert kind == "curve" and {kind for kind, _ in told} == {"advance"}
-    problem = worker._problem(SMALL, None)
+    *told, answer = served(task(settings))
+    assert {kind for each in told for kind in each} == {"advance"}
+    problem = worker._problem(settings, None)
     expected = runner.run_curve(problem, settings)
-    assert curve.to_json() == expected.to_json()
-    *_, (kind, more) = served((SMALL, settings, curve, None))
-    assert kind == "curve" and more.to_json() == runner.extended(problem, expected).to_json()
+    assert answer == {"curve": expected.to_json()}
+    *_, more = served(task(settings, expected))
+    assert more == {"curve": runner.extended(problem, expected).to_json()}
+    assert Curve.from_json(more["curve"]).settings == settings
 
 
 def test_an_error_is_sent_and_the_next_task_is_done():
     bad = CurveSettings(SMALL.problem, PaperSetting(None, 5, 50, "no-such-quantizer"))
-    answers = [
-        (kind, value)
-        for kind, value in served((SMALL, bad, None, None), (SMALL, curve_settings(SMALL)[-1], None, None))
-        if kind != "advance"
-    ]
-    assert [kind for kind, _ in answers] == ["error", "curve"]
-    assert "no-such-quantizer" in str(answers[0][1]) and "Traceback" in answers[0][1].__notes__[0]
+    first, second = (each for each in served(task(bad), task(curve_settings(SMALL)[-1])) if "advance" not in each)
+    assert first["error"] == "ConfigError" and "no-such-quantizer" in first["text"] and "curve" in second
+    error = received(**first)
+    assert type(error) is ConfigError and "Traceback" in error.__notes__[0]
 
 
-def test_an_error_that_cannot_be_sent_is_sent_in_words():
-    class Local(Exception):
-        pass
-
-    found = worker._portable(Local("odd"))
-    assert type(found) is RuntimeError and "odd" in str(found)
+def test_an_error_of_ours_arrives_as_it_was_and_another_in_words():
+    assert type(received("DatasetError", "gone", "")) is DatasetError
+    odd = received("Odd", "strange", "where it was")
+    assert type(odd) is RuntimeError and str(odd) == "Odd: strange" and odd.__notes__ == ["where it was"]
 
 
 def test_a_process_has_the_threads_it_was_given_and_loads_fedpaq_from_here(tmp_path, monkeypatch):
-    (tmp_path / "pickle.py").write_text("raise SystemExit(7)")  # a file of the user's folder
+    (tmp_path / "json.py").write_text("raise SystemExit(7)")  # a file of the user's folder
     monkeypatch.chdir(tmp_path)
     made, done = Worker(1), []
     try:
         settings = curve_settings(SMALL)[-1]
-        curve = made.make(SMALL, settings, None, None, done.append)
+        curve = made.make(settings, None, None, done.append)
         assert curve.settings == settings and sum(done) >= runner.expected_gradients(settings)
     finally:
         made.end()
     with pytest.raises((LostRankError, ValueError)):
-        made.make(SMALL, settings, None, None, done.append)
+        made.make(settings, None, None, done.append)
+
+
+def test_a_process_that_goes_while_it_writes_has_gone(tmp_path, monkeypatch):
+    torn = tmp_path / "torn.py"
+    torn.write_text("import sys; sys.stdin.readline(); sys.stdout.write('{\"adv'); sys.stdout.flush()")
+    begin = worker.subprocess.Popen
+    monkeypatch.setattr(worker.subprocess, "Popen", lambda command, **rest: begin([command[0], str(torn)], **rest))
+    made = Worker(1)
+    try:
+        with pytest.raises(LostRankError, match="exit code 0: .* has gone"):
+            made.make(curve_settings(SMALL)[-1], None, None, print)
+    finally:
+        made.end()

@@ -69,6 +69,12 @@ class CurveSettings:
         values = {name: value for name, value in asdict(self).items() if name not in later or value != later[name]}
         return {**values, "setting": self.setting.values}
 
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> CurveSettings:
+        """Return the settings that have these ``values``, or had before JSON."""
+        plain: dict[str, Any] = {key: tuple(each) if isinstance(each, list) else each for key, each in values.items()}
+        return cls(**{**plain, "setting": PaperSetting(**values["setting"])})
+
     @property
     def first_seeds(self) -> int:
         """How many seeds a curve begins with."""
@@ -184,7 +190,7 @@ class Curve:
             if values["format"] != FORMAT:
                 raise ConfigError(f"format={values['format']!r} is not {FORMAT!r}")
             return cls(
-                settings=_settings(values["settings"]),
+                settings=CurveSettings.from_values(values["settings"]),
                 dimension=values["dimension"],
                 tuning={entry["step_size"]: entry["losses"] for entry in values["tuning"]},
                 step_size=values["step_size"],
@@ -198,12 +204,6 @@ class Curve:
 
 
 Curves = Mapping[PaperSetting, Curve]
-
-
-def _settings(values: dict[str, Any]) -> CurveSettings:
-    plain: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-    plain["setting"] = PaperSetting(**values["setting"])
-    return CurveSettings(**plain)
 
 
 def rounded(values: Any) -> list[float]:

@@ -89,7 +89,7 @@ class _Begun:
         def make() -> Curve:
             worker = idle.get()
             try:
-                return worker.make(self.figure, settings, curve, data_dir, advance)
+                return worker.make(settings, curve, data_dir, advance)
             finally:
                 idle.put(worker)
 

@@ -1,16 +1,16 @@
 """Worker: a process of its own that makes curves, one after another.
 
-Tasks reach it on standard input, what comes of them leaves on standard output, both pickled. It writes no file, so
-it can be ended at any moment. Ctrl-C reaches only its parent, which then ends it; a worker whose parent was killed
-finds that nobody reads its progress any more, and ends too.
+Tasks reach it on standard input, what comes of them leaves on standard output, both as lines of JSON. It writes no
+file, so it can be ended at any moment. Ctrl-C reaches only its parent, which then ends it; a worker whose parent was
+killed finds that nobody reads its progress any more, and ends too.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import os
-import pickle
 import subprocess
 import sys
 import time
@@ -19,10 +19,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from fedpaq import errors, problems
 from fedpaq.errors import LostRankError
 from fedpaq.experiments import runner
 from fedpaq.experiments.curve import Curve, CurveSettings
-from fedpaq.experiments.figures import Figure
 from fedpaq.experiments.following import following
 from fedpaq.problems import Problem
 
@@ -50,34 +50,32 @@ class Worker:
         )
 
     def make(
-        self,
-        figure: Figure,
-        settings: CurveSettings,
-        curve: Curve | None,
-        data_dir: Path | None,
-        advance: Callable[[int], None],
+        self, settings: CurveSettings, curve: Curve | None, data_dir: Path | None, advance: Callable[[int], None]
     ) -> Curve:
         """Return the curve with these settings, tuned and begun, or ``curve`` with more seeds.
 
         ``advance`` is called with the gradient computations done. Raises what the process raised, or LostRankError
         if it has gone.
         """
+        begun = None if curve is None else curve.to_json()
+        task = {"settings": settings.values, "curve": begun, "data_dir": None if data_dir is None else str(data_dir)}
         try:
-            _send(self._process.stdin, (figure, settings, curve, data_dir))
-            while True:
-                kind, value = pickle.load(self._process.stdout)  # type: ignore[arg-type]
-                if kind == "advance":
-                    advance(value)
-                elif kind == "error":
-                    raise value
-                else:
-                    return value  # type: ignore[no-any-return]
-        except (EOFError, pickle.UnpicklingError, BrokenPipeError) as error:
-            code = self._process.wait()
-            raise LostRankError(
-                f"exit code {code}: a process that made {figure.name}, {settings.setting.slug} has gone; "
-                "finished curves are kept, the same command continues"
-            ) from error
+            _send(self._process.stdin, task)
+            for line in self._process.stdout or ():
+                if not line.endswith(b"\n"):
+                    break  # it went while it wrote
+                answer = json.loads(line)
+                if "curve" in answer:
+                    return Curve.from_json(answer["curve"])
+                if "error" in answer:
+                    raise received(**answer)
+                advance(answer["advance"])
+        except BrokenPipeError:
+            pass
+        raise LostRankError(
+            f"exit code {self._process.wait()}: a process that made {settings.problem}, {settings.setting.slug} has "
+            "gone; finished curves are kept, the same command continues"
+        )
 
     def end(self) -> None:
         """End the process at once, whatever it does."""
@@ -91,27 +89,36 @@ class Worker:
 def serve(tasks: BinaryIO, results: BinaryIO) -> None:
     """Make curves until there are no more tasks, or nobody wants them."""
     try:
-        while True:
+        for line in tasks:
             try:
-                figure, settings, curve, data_dir = pickle.load(tasks)
-            except EOFError:
-                return
-            try:
-                told = _Told(results)
-                problem = _problem(figure, data_dir)
-                if curve is None:
-                    made = runner.run_curve(problem, settings, told)
-                else:
-                    made = runner.extended(problem, curve, told)
-                told.flush()
+                _send(results, {"curve": _made(json.loads(line), _Told(results)).to_json()})
             except BrokenPipeError:
                 raise
             except Exception as error:
-                _send(results, ("error", _portable(error)))
-            else:
-                _send(results, ("curve", made))
+                found = {"error": type(error).__name__, "text": str(error), "trace": traceback.format_exc()}
+                _send(results, found)
     except BrokenPipeError:
         os._exit(1)  # the parent has gone; without another word on the broken pipe
+
+
+def _made(task: dict[str, Any], told: _Told) -> Curve:
+    settings, data_dir = CurveSettings.from_values(task["settings"]), task["data_dir"]
+    problem = _problem(settings, data_dir)
+    if task["curve"] is None:
+        curve = runner.run_curve(problem, settings, told)
+    else:
+        curve = runner.extended(problem, Curve.from_json(task["curve"]), told)
+    told.flush()
+    return curve
+
+
+def received(error: str, text: str, trace: str) -> Exception:
+    """Return an error of a worker: one of ours as it was, another in words, with its traceback for ``--debug``."""
+    kind = getattr(errors, error, None)
+    known = isinstance(kind, type) and issubclass(kind, errors.FedPAQError)
+    found: Exception = kind(text) if known else RuntimeError(f"{error}: {text}")  # type: ignore[misc]
+    found.add_note(trace)
+    return found
 
 
 class _Told:
@@ -126,33 +133,25 @@ class _Told:
             self.flush()
 
     def flush(self) -> None:
-        _send(self._results, ("advance", self._gradients))
+        _send(self._results, {"advance": self._gradients})
         self._gradients, self._last = 0, time.monotonic()
 
 
-_kept: dict[str, Problem] = {}
+_kept: dict[tuple[str, int, int], Problem] = {}
 
 
-def _problem(figure: Figure, data_dir: Path | None) -> Problem:
-    """Return the figure's problem; only one is kept, for its data is large."""
-    if figure.problem not in _kept:
+def _problem(settings: CurveSettings, data_dir: str | None) -> Problem:
+    """Return the problem of a curve; only one is kept, for its data is large."""
+    key = settings.problem, settings.num_clients, settings.problem_seed
+    if key not in _kept:
         _kept.clear()
-        _kept[figure.problem] = following(runner.load_problem(figure, data_dir))
-    return _kept[figure.problem]
+        name, clients, seed = key
+        _kept[key] = following(problems.load(name, num_clients=clients, seed=seed, data_dir=data_dir))
+    return _kept[key]
 
 
-def _portable(error: Exception) -> Exception:
-    """Return an error that can be sent, with its traceback for those who look for it."""
-    error.add_note(traceback.format_exc())
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError("".join(traceback.format_exception(error)))
-    return error
-
-
-def _send(stream: Any, value: Any) -> None:
-    pickle.dump(value, stream)
+def _send(stream: Any, value: dict[str, Any]) -> None:
+    stream.write(json.dumps(value).encode() + b"\n")
     stream.flush()
 
 
