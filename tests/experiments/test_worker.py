@@ -73,7 +73,7 @@ def test_a_process_that_goes_while_it_writes_has_gone(tmp_path, monkeypatch):
     monkeypatch.setattr(worker.subprocess, "Popen", lambda command, **rest: begin([command[0], str(torn)], **rest))
     made = Worker(1)
     try:
-        with pytest.raises(LostRankError, match="exit code 0: .* has gone"):
+        with pytest.raises(LostRankError, match=r"exit code 0: .* has gone"):
             made.make(curve_settings(SMALL)[-1], None, None, print)
     finally:
         made.end()
