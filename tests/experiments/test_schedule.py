@@ -126,9 +126,7 @@ def test_a_process_that_is_killed_is_named_and_the_others_end(tmp_path, in_one_p
             return super().make(settings, curve, data_dir, advance)
 
     monkeypatch.setattr(schedule, "Worker", Doomed)
-    with pytest.raises(
-        LostRankError, match=r"exit code -9: .* synthetic-logistic, \S+ has gone; finished curves"
-    ):
+    with pytest.raises(LostRankError, match=r"exit code -9: .* synthetic-logistic, \S+ has gone; finished curves"):
         list(ahead([SMALL], Output(tmp_path), silent, processes=2))
     assert workers_of(os.getpid()) == []
     monkeypatch.undo()

@@ -68,8 +68,8 @@ def _encode_compiled(kernels: Any, row: Levels) -> tuple[UInt8, Int64, bytes, by
     occurrences = counts.sum(axis=0).reshape(CLASSES, CONTEXTS, STRIDE)
     frequencies = normalise(occurrences)
     starts = np.cumsum(frequencies, axis=-1) - frequencies
-    bounds = (frequencies << 12 | starts).reshape(-1)
-    reciprocals = -(-(1 << 44) // np.maximum(frequencies, 1)).reshape(-1)
+    bounds = (frequencies << 12 | starts).reshape(-1).view(np.uint64)
+    reciprocals = (-(-(1 << 44) // np.maximum(frequencies, 1))).reshape(-1).view(np.uint64)
     words = np.empty(row.size + 4 * LANES, np.uint16)  # a token costs 12 bits at most
     start = kernels.encode_tokens(entries, bounds, reciprocals, words)
     escapes = int(occurrences[..., token_of(DIRECT) :].sum())

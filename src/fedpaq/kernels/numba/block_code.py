@@ -1,12 +1,14 @@
 """The block code in machine code; twin: ``fedpaq.codec.block_code``.
 
-The four lanes are written out, so that their multiplications overlap, and no branch depends on a token.
+The four lanes are written out, so that their multiplications overlap, and no branch depends on a token. Only the
+last block may be short, so it has a loop of its own. States and indices are unsigned: an index that may be negative
+would be looked at before each use.
 """
 
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import njit, types, uint64
 
 from fedpaq.kernels.numba import kernel
 
@@ -54,18 +56,35 @@ def count_tokens(row, classes, tokens, entries, counts):
     Each lane has its own counters (4, tables * STRIDE): one set would wait for its own stores.
     """
     for block in range(classes.size):
-        table = np.int64(classes[block]) * CLASS_SIZE
+        table = np.uint16(classes[block]) * np.uint16(CLASS_SIZE)
         first = block * BLOCK_SIZE
         part = row[first : first + BLOCK_SIZE]
         places = entries[first : first + BLOCK_SIZE]
+        largest = np.int32(0)
         for i in range(part.size):
-            before = part[i - 1] if i % LANE_SIZE else part[i] - part[i]
-            context = np.int64(before != 0) + np.int64(before < 0)
-            places[i] = table + context * STRIDE + tokens[part[i] & 0xFFFF]
-        for step in range(LANE_SIZE):
-            for lane in range(4):
-                if lane * LANE_SIZE + step < part.size:
-                    counts[lane, places[lane * LANE_SIZE + step]] += 1
+            largest = max(largest, abs(np.int32(part[i])))
+        if largest < DIRECT:  # arithmetic, which vectorises, in place of the table
+            for i in range(part.size):
+                places[i] = table + 2 * abs(part[i]) - (part[i] > 0)
+        else:
+            for i in range(part.size):
+                places[i] = table + tokens[part[i] & 0xFFFF]
+        for lane in range(0, part.size, LANE_SIZE):  # the first of a lane is as after a zero
+            now, before = part[lane + 1 : lane + LANE_SIZE], part[lane : lane + LANE_SIZE - 1]
+            context = places[lane + 1 : lane + LANE_SIZE]
+            for i in range(now.size):
+                context[i] += np.uint16(before[i] != 0) * np.uint16(STRIDE) + np.uint16(before[i] < 0) * np.uint16(
+                    STRIDE
+                )
+        if part.size == BLOCK_SIZE:
+            for i in range(np.uint64(LANE_SIZE)):
+                counts[0, places[i]] += 1
+                counts[1, places[i + np.uint64(64)]] += 1
+                counts[2, places[i + np.uint64(128)]] += 1
+                counts[3, places[i + np.uint64(192)]] += 1
+        else:
+            for i in range(part.size):
+                counts[i // LANE_SIZE, places[i]] += 1
 
 
 @njit(inline="always")
@@ -74,50 +93,66 @@ def push(state, at, words, bound, reciprocal):
 
     The word is always stored and kept only if ``at`` moves: a branch would be mispredicted too often.
     """
-    frequency = bound >> 12
-    words[at - 1] = state & 0xFFFF
-    full = np.int64(state >= frequency << 19)
-    state >>= full << 4
-    quotient = (state * reciprocal) >> 44  # exact, since state < frequency << 19
-    return state + quotient * (TOTAL - frequency) + (bound & 0xFFF), at - full
+    frequency = bound >> uint64(12)
+    words[at - uint64(1)] = state & uint64(0xFFFF)
+    full = uint64(state >= frequency << uint64(19))
+    state >>= full << uint64(4)
+    quotient = (state * reciprocal) >> uint64(44)  # exact, since state < frequency << 19
+    return state + quotient * (uint64(TOTAL) - frequency) + (bound & uint64(0xFFF)), at - full
 
 
-@kernel("int64(uint16[::1], int64[::1], int64[::1], uint16[::1])")
+@njit
+def push_ragged(entries, bounds, reciprocals, words):
+    """Push the last block, which may be short; return the states and where the words start."""
+    states = np.full(4, uint64(LEAST_STATE))
+    at = uint64(words.size)
+    for undone in range(4 * LANE_SIZE):
+        lane = 3 - undone % 4
+        i = lane * LANE_SIZE + LANE_SIZE - 1 - undone // 4
+        if i < entries.size:
+            entry = entries[i]
+            states[lane], at = push(states[lane], at, words, bounds[entry], reciprocals[entry])
+    return states, at
+
+
+@kernel("int64(uint16[::1], uint64[::1], uint64[::1], uint16[::1])")
 def encode_tokens(entries, bounds, reciprocals, words):
     """Fill ``words`` from its end and return where they start."""
-    at = words.size
-    x0 = x1 = x2 = x3 = LEAST_STATE
-    blocks = (entries.size + BLOCK_SIZE - 1) // BLOCK_SIZE
-    for back in range(blocks):
-        first = (blocks - 1 - back) * BLOCK_SIZE
-        part = entries[first : first + BLOCK_SIZE]
+    last = (entries.size - 1) // BLOCK_SIZE * BLOCK_SIZE
+    states, at = push_ragged(entries[last:], bounds, reciprocals, words)
+    x0, x1, x2, x3 = states[0], states[1], states[2], states[3]
+    for back in range(last // BLOCK_SIZE):
+        first = uint64(last - (back + 1) * BLOCK_SIZE)
         for undone in range(LANE_SIZE):
-            i = LANE_SIZE - 1 - undone
-            if i + 3 * LANE_SIZE < part.size:
-                entry = part[i + 3 * LANE_SIZE]
-                x3, at = push(x3, at, words, bounds[entry], reciprocals[entry])
-            if i + 2 * LANE_SIZE < part.size:
-                entry = part[i + 2 * LANE_SIZE]
-                x2, at = push(x2, at, words, bounds[entry], reciprocals[entry])
-            if i + LANE_SIZE < part.size:
-                entry = part[i + LANE_SIZE]
-                x1, at = push(x1, at, words, bounds[entry], reciprocals[entry])
-            if i < part.size:
-                entry = part[i]
-                x0, at = push(x0, at, words, bounds[entry], reciprocals[entry])
+            i = first + uint64(LANE_SIZE - 1 - undone)
+            e3, e2 = uint64(entries[i + uint64(192)]), uint64(entries[i + uint64(128)])
+            e1, e0 = uint64(entries[i + uint64(64)]), uint64(entries[i])
+            x3, at = push(x3, at, words, bounds[e3], reciprocals[e3])
+            x2, at = push(x2, at, words, bounds[e2], reciprocals[e2])
+            x1, at = push(x1, at, words, bounds[e1], reciprocals[e1])
+            x0, at = push(x0, at, words, bounds[e0], reciprocals[e0])
     for state in (x3, x2, x1, x0):
-        words[at - 1] = state >> 16
-        words[at - 2] = state & 0xFFFF
-        at -= 2
+        words[at - uint64(1)] = state >> uint64(16)
+        words[at - uint64(2)] = state & uint64(0xFFFF)
+        at -= uint64(2)
     return at
 
 
 @njit(inline="always")
-def pop(state, at, words, slot):
-    """Pop the token whose slot packs offset << 20 | frequency << 7 | token."""
-    state = ((slot >> 7) & 0x1FFF) * (state >> 12) + (slot >> 20)
-    short = np.int64(state < LEAST_STATE)
-    return state << (short << 4) | (np.int64(words[at]) & -short), at + short
+def pop(state, at, words, slots, table):
+    """Pop a token; its slot packs offset << 20 | frequency << 7 | token. Return state, at and slot."""
+    slot = uint64(slots[(table << uint64(12)) + (state & uint64(0xFFF))])
+    state = ((slot >> uint64(7)) & uint64(0x1FFF)) * (state >> uint64(12)) + (slot >> uint64(20))
+    short = uint64(state < uint64(LEAST_STATE))
+    word = uint64(words[at])
+    return (state << uint64(16)) | word if short else state, at + short, slot
+
+
+@njit(inline="always")
+def context_after(slot):
+    """Return the context that a token makes for the next: zero, positive (odd), negative."""
+    token = slot & uint64(0x7F)
+    return uint64(token != uint64(0)) * (uint64(2) - (token & uint64(1)))
 
 
 @njit
@@ -152,49 +187,52 @@ def decode_tokens(words, count, classes, frequencies, slots, bases, levels):
     checked once a block only.
     """
     fill_slots(frequencies, classes, slots)
-    x0, x1 = np.int64(words[0]) | np.int64(words[1]) << 16, np.int64(words[2]) | np.int64(words[3]) << 16
-    x2, x3 = np.int64(words[4]) | np.int64(words[5]) << 16, np.int64(words[6]) | np.int64(words[7]) << 16
-    at = 8
-    empty = False
-    for block in range(classes.size):
-        if at > count:
+    flat = slots.reshape(slots.size)
+    x0, x1 = uint64(words[0]) | uint64(words[1]) << uint64(16), uint64(words[2]) | uint64(words[3]) << uint64(16)
+    x2, x3 = uint64(words[4]) | uint64(words[5]) << uint64(16), uint64(words[6]) | uint64(words[7]) << uint64(16)
+    at = uint64(8)
+    least = uint64(1)  # of all slots: zero if a table is empty
+    whole = levels.size // BLOCK_SIZE
+    for block in range(whole):
+        if at > uint64(count):
             return -BAD_END
-        table = np.int64(classes[block]) * CONTEXTS
-        part = levels[block * BLOCK_SIZE : (block + 1) * BLOCK_SIZE]
+        table = uint64(classes[block]) * uint64(CONTEXTS)
+        first = uint64(block * BLOCK_SIZE)
         t0 = t1 = t2 = t3 = table
-        for i in range(min(LANE_SIZE, part.size)):
-            slot = np.int64(slots[t0, x0 & 0xFFF])
-            x0, at = pop(x0, at, words, slot)
-            level = bases[slot & 0x7F]
-            empty |= slot == 0
-            part[i] = level
-            t0 = table + np.int64(level != 0) + np.int64(level < 0)
-            if i + LANE_SIZE < part.size:
-                slot = np.int64(slots[t1, x1 & 0xFFF])
-                x1, at = pop(x1, at, words, slot)
-                level = bases[slot & 0x7F]
-                empty |= slot == 0
-                part[i + LANE_SIZE] = level
-                t1 = table + np.int64(level != 0) + np.int64(level < 0)
-            if i + 2 * LANE_SIZE < part.size:
-                slot = np.int64(slots[t2, x2 & 0xFFF])
-                x2, at = pop(x2, at, words, slot)
-                level = bases[slot & 0x7F]
-                empty |= slot == 0
-                part[i + 2 * LANE_SIZE] = level
-                t2 = table + np.int64(level != 0) + np.int64(level < 0)
-            if i + 3 * LANE_SIZE < part.size:
-                slot = np.int64(slots[t3, x3 & 0xFFF])
-                x3, at = pop(x3, at, words, slot)
-                level = bases[slot & 0x7F]
-                empty |= slot == 0
-                part[i + 3 * LANE_SIZE] = level
-                t3 = table + np.int64(level != 0) + np.int64(level < 0)
-    if empty:
+        for step in range(LANE_SIZE):
+            i = first + uint64(step)
+            x0, at, s0 = pop(x0, at, words, flat, t0)
+            x1, at, s1 = pop(x1, at, words, flat, t1)
+            x2, at, s2 = pop(x2, at, words, flat, t2)
+            x3, at, s3 = pop(x3, at, words, flat, t3)
+            t0, t1 = table + context_after(s0), table + context_after(s1)
+            t2, t3 = table + context_after(s2), table + context_after(s3)
+            levels[i] = bases[s0 & uint64(0x7F)]
+            levels[i + uint64(64)] = bases[s1 & uint64(0x7F)]
+            levels[i + uint64(128)] = bases[s2 & uint64(0x7F)]
+            levels[i + uint64(192)] = bases[s3 & uint64(0x7F)]
+            least = min(least, min(min(s0, s1), min(s2, s3)))
+    if whole < classes.size:
+        if at > uint64(count):
+            return -BAD_END
+        states = np.array([x0, x1, x2, x3])
+        table = uint64(classes[whole]) * uint64(CONTEXTS)
+        tables = np.full(4, table)
+        part = levels[whole * BLOCK_SIZE :]
+        for step in range(4 * LANE_SIZE):
+            lane = step % 4
+            i = lane * LANE_SIZE + step // 4
+            if i < part.size:
+                states[lane], at, slot = pop(states[lane], at, words, flat, tables[lane])
+                tables[lane] = table + context_after(slot)
+                part[i] = bases[slot & uint64(0x7F)]
+                least = min(least, slot)
+        x0, x1, x2, x3 = states[0], states[1], states[2], states[3]
+    if least == uint64(0):
         return -EMPTY_TABLE
-    if at > count or not (x0 == x1 == x2 == x3 == LEAST_STATE):
+    if at > uint64(count) or not (x0 == x1 == x2 == x3 == uint64(LEAST_STATE)):
         return -BAD_END
-    return at
+    return np.int64(at)
 
 
 @njit

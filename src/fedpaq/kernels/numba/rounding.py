@@ -4,6 +4,7 @@ import numpy as np
 from numba import njit, types, uint64
 
 from fedpaq.kernels.numba import kernel
+from fedpaq.kernels.numba.cells import CELL, sum_cell
 from fedpaq.kernels.numba.low_precision import LANES, halve
 from fedpaq.kernels.numba.masks import NONE, WIDTH, lowest_bit, not_zero
 
@@ -131,28 +132,13 @@ def round_blocks(rotated, wanted, least, levels, products, counts, largest, firs
         products[block], counts[block], largest[block] = found
 
 
-CELL = 64
-
-
 @kernel(types.void(types.Array(types.float32, 1, "C", readonly=True), types.float64[::1], types.float64[::1]))
 def sum_cells(update, squares, magnitudes):
     """Sum x^2 and |x| over cells of 64 coordinates, added in halves."""
-    square, size = np.zeros(CELL), np.zeros(CELL)
-    for cell in range(squares.size):
-        part = update[cell * CELL : (cell + 1) * CELL]
-        if part.size < CELL:
-            square[:] = 0.0
-            size[:] = 0.0
-            for i in range(part.size):
-                size[i] = abs(np.float64(part[i]))
-                square[i] = size[i] * size[i]
-        else:
-            for i in range(CELL):
-                size[i] = abs(np.float64(part[i]))
-                square[i] = size[i] * size[i]
-        for half in (32, 16, 8, 4, 2, 1):
-            for i in range(half):
-                square[i] += square[i + half]
-                size[i] += size[i + half]
-        squares[cell] = square[0]
-        magnitudes[cell] = size[0]
+    whole = update.size // CELL
+    for cell in range(whole):
+        squares[cell], magnitudes[cell] = sum_cell(update, cell * CELL)
+    if whole < squares.size:
+        last = np.zeros(CELL, np.float32)
+        last[: update.size - whole * CELL] = update[whole * CELL :]
+        squares[whole], magnitudes[whole] = sum_cell(last, 0)

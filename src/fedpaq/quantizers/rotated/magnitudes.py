@@ -8,6 +8,7 @@ entropy of a yes or no and g that of a geometric integer. The histogram has eigh
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -16,13 +17,52 @@ import numpy as np
 from fedpaq.arrays import Float32, Float64
 
 
-@dataclass(frozen=True)
 class Expected:
-    """What to expect of LowPrecision at some levels."""
+    """What to expect of LowPrecision at some levels, worked out when asked for: a search asks for little of it."""
 
-    error: float  # E||Q(x) - x||^2 / ||x||^2
-    bits: float  # of a code that knows densities, but not where they differ
-    deviation: float  # of the bits
+    def __init__(self, magnitudes: Magnitudes, levels: int) -> None:
+        self._counts, self._levels = magnitudes.counts, levels
+        self._scaled = magnitudes.means * levels
+        self._whole = np.floor(self._scaled)
+
+    @functools.cached_property
+    def error(self) -> float:
+        """E||Q(x) - x||^2 / ||x||^2."""
+        return float(self._counts @ self._chance) / self._levels**2
+
+    @functools.cached_property
+    def bits(self) -> float:
+        """The bits of a code that knows densities, but not where they differ."""
+        share, excess = self._density
+        count, total = self._nonzeros
+        return total * binary_entropy(share) + count * (1 + geometric_entropy(excess))
+
+    @functools.cached_property
+    def deviation(self) -> float:
+        """The standard deviation of the bits."""
+        share, excess = self._density
+        first = max(math.log2((1 - share) / share), 0.0) + 1 + math.log2(1 + excess)  # a zero made a one
+        next = math.log2(1 + 1 / excess) if excess > 0 else 0.0  # a level made one larger
+        costs = np.where(self._whole > 0, min(next, first), first)
+        return math.sqrt(float(self._counts @ (self._chance * costs**2)))
+
+    @property
+    def _chance(self) -> Float64:
+        """f (1 - f)."""
+        return (self._scaled - self._whole) * (1 - self._scaled + self._whole)
+
+    @functools.cached_property
+    def _nonzeros(self) -> tuple[float, float]:
+        """How many to expect, of how many coordinates."""
+        count = float(self._counts @ np.where(self._whole > 0, 1.0, self._scaled))
+        return max(count, 1e-9), float(self._counts.sum())
+
+    @functools.cached_property
+    def _density(self) -> tuple[float, float]:
+        """The share of non-zeros, and by how much their mean magnitude exceeds one."""
+        count, total = self._nonzeros
+        excess = max(float(self._counts @ self._scaled) / count - 1, 0.0)
+        return min(count / total, 1 - 0.5 / total), excess
 
 
 @dataclass(frozen=True)
@@ -43,19 +83,7 @@ class Magnitudes:
 
     def expected(self, levels: int) -> Expected:
         """Return what to expect at ``levels``."""
-        scaled = self.means * levels
-        whole = np.floor(scaled)
-        chance = (scaled - whole) * (1 - scaled + whole)  # f (1 - f)
-        error = float(self.counts @ chance) / levels**2
-        total = float(self.counts.sum())
-        count = max(float(self.counts @ np.where(whole > 0, 1.0, scaled)), 1e-9)
-        excess = max(float(self.counts @ scaled) / count - 1, 0.0)
-        share = min(count / total, 1 - 0.5 / total)
-        bits = total * binary_entropy(share) + count * (1 + geometric_entropy(excess))
-        first = max(math.log2((1 - share) / share), 0.0) + 1 + math.log2(1 + excess)  # a zero made a one
-        next = math.log2(1 + 1 / excess) if excess > 0 else 0.0  # a level made one larger
-        costs = np.where(whole > 0, min(next, first), first)
-        return Expected(error, bits, math.sqrt(float(self.counts @ (chance * costs**2))))
+        return Expected(self, levels)
 
 
 def binary_entropy(share: float) -> float:
