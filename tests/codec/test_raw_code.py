@@ -7,10 +7,9 @@ import pytest
 
 from fedpaq import codec
 from fedpaq.quantizers import RawMessage
-from fedpaq.server.encoded import payload_bytes
 
 
 @pytest.mark.parametrize("dimension", [1, 127, 128, 16_383, 16_384])
 def test_raw_payloads_are_counted_to_the_byte_where_the_header_grows(dimension):
     message = RawMessage(np.ones(dimension, np.float32))
-    assert codec.raw_bytes(dimension) == len(codec.encode(message)) == payload_bytes([message])[0]
+    assert codec.raw_bytes(dimension) == len(codec.encode(message)) == codec.measure_batch([message])[0]

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fedpaq
 from codec_cases import arithmetic_message, gaussian_message, uneven_message
-from fedpaq.codec import accumulate, decode, encode, encode_batch, level_code, read_header
+from fedpaq.codec import accumulate, decode, encode, encode_batch, level_code, measure_batch, read_header
 from fedpaq.codec.frame import RAW
 from fedpaq.errors import ConfigError
 from fedpaq.kernels import numba as compiled
-from fedpaq.quantizers import Identity, Key, LowPrecision, QuantizedMessage, RawMessage
+from fedpaq.quantizers import Identity, Key, LowPrecision, QuantizedBatch, QuantizedMessage, RawMessage
 
 
 @st.composite
@@ -42,6 +43,15 @@ def test_decoding_returns_the_message(message):
     assert encode(decoded) == payload
 
 
+@given(st.lists(messages(), max_size=4))
+@settings(max_examples=100, deadline=None)
+def test_measured_lengths_are_those_of_the_payloads(several):
+    assert measure_batch(several).tolist() == [len(payload) for payload in encode_batch(several)]
+    for message in several:
+        batch = QuantizedBatch.stack([message, message])
+        assert measure_batch(batch).tolist() == [len(encode(message))] * 2
+
+
 @given(messages(), st.floats(-10, 10))
 @settings(max_examples=100, deadline=None)
 def test_accumulate_equals_decoding_and_adding_to_the_bit(message, weight):
@@ -66,6 +76,7 @@ def test_without_numba_the_bytes_are_the_same(monkeypatch):
     payloads = encode_batch(cases)
     monkeypatch.setattr(compiled, "load", lambda name: None)
     assert [encode(message) for message in cases] == payloads
+    assert measure_batch(cases).tolist() == [len(payload) for payload in payloads]
     assert [decode(payload) for payload in payloads] == cases
 
 
@@ -95,7 +106,9 @@ def test_a_batch_may_mix_codes_kinds_and_shapes(monkeypatch):
     payloads = encode_batch(mixed)
     assert payloads == [encode(message) for message in mixed]
     assert [decode(payload) for payload in payloads] == mixed
-    assert encode_batch([]) == []
+    assert encode_batch([]) == [] and measure_batch([]).tolist() == []
+    mixed.append(fedpaq.Rotated(bits=1).quantize(np.ones(300, np.float32), key=Key(seed=0)))  # cannot tell without
+    assert measure_batch(mixed).tolist() == [len(encode(message)) for message in mixed]
 
 
 @pytest.mark.usefixtures("spread_over_threads")

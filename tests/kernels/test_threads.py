@@ -36,11 +36,11 @@ def test_every_job_is_done_once(jobs, four_cores):
 
 def test_much_work_is_done_by_several_threads_and_little_by_the_caller(four_cores):
     meeting = threading.Barrier(4, timeout=20)
-    seen = set()
+    seen, waiting = set(), [first for first, _ in threads.parts_of(16, 4)[:4]]
 
     def kernel(first, last):
         seen.add(threading.current_thread())
-        if first < 4:
+        if first in waiting:
             meeting.wait()  # passes only if four threads are at work at the same time
 
     spread(kernel, (), 16, MUCH)
@@ -65,8 +65,16 @@ def test_a_helper_that_gets_no_core_is_not_waited_for(four_cores):
         assert blocked.acquire(timeout=20)
     seen = []
     spread(lambda first, last: seen.append(threading.current_thread()), (), 16, MUCH)
-    assert seen == [threading.current_thread()] * 16
+    assert seen == [threading.current_thread()] * len(threads.parts_of(16, 4))
     release.set()
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3, 25, 1000])
+@pytest.mark.parametrize("count", [1, 2, 3, 16])
+def test_parts_are_all_jobs_each_a_thread_s_share_of_what_is_left(jobs, count):
+    parts = threads.parts_of(jobs, count)
+    assert [job for first, last in parts for job in range(first, last)] == list(range(jobs))
+    assert all(last - first == -(-(jobs - first) // count) for first, last in parts)
 
 
 def test_an_error_reaches_the_caller_after_the_others_have_finished(four_cores):

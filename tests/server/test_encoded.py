@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 import fedpaq
-from fedpaq import codec
-from fedpaq.quantizers import RawMessage
 from fedpaq.server.aggregation import Mean
-from fedpaq.server.encoded import Encoded, is_rejected, payload_bytes, quantize_or_mark_diverged
+from fedpaq.server.encoded import Encoded, is_rejected, quantize_or_mark_diverged
 from small_rounds import QUANTIZERS, send_in_parts, updates_of, work_of
 
 
@@ -56,9 +54,3 @@ def test_other_rounds_are_quantized_with_other_draws():
     uplink = Encoded(fedpaq.LowPrecision(1), Mean())
     third, again, fourth = (send_in_parts(uplink, updates, work_of(1, 2, round), 1)[0] for round in (3, 3, 4))
     assert np.array_equal(third, again) and not np.array_equal(third, fourth)
-
-
-def test_raw_and_quantized_messages_may_be_counted_together():
-    messages = [RawMessage(np.ones(9, np.float32)), fedpaq.LowPrecision(1).quantize(np.ones(9), key=fedpaq.Key(seed=0))]
-    assert payload_bytes(messages) == [len(codec.encode(message)) for message in messages]
-    assert payload_bytes([]) == []

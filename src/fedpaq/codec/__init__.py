@@ -3,7 +3,7 @@
 from fedpaq.codec.accounting import message_bits, order0_entropy
 from fedpaq.codec.frame import Code, Header
 from fedpaq.codec.raw_code import raw_bytes
-from fedpaq.codec.wire import CODES, accumulate, code_by_id, decode, encode, encode_batch, read_header
+from fedpaq.codec.wire import CODES, accumulate, code_by_id, decode, encode, encode_batch, measure_batch, read_header
 
 __all__ = [
     "CODES",
@@ -14,6 +14,7 @@ __all__ = [
     "decode",
     "encode",
     "encode_batch",
+    "measure_batch",
     "message_bits",
     "order0_entropy",
     "raw_bytes",

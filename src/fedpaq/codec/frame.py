@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpaq.arrays import Float32, Float64
+from fedpaq.arrays import Float32, Float64, Int64
 from fedpaq.errors import WireFormatError
 from fedpaq.quantizers.message import Message
 from fedpaq.randomness import Key
@@ -28,6 +28,7 @@ VERSION = 1
 RAW, GAP, BLOCK = 0, 1, 2  # ids 8 to 15 are free for quantizers outside of fedpaq
 MAX_DIMENSION = 2**40 - 1
 CRC_BYTES = 4
+VARINT_ENDS = 128 ** np.arange(1, 9)  # the first integers that take another byte
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +68,7 @@ class Code:
     add: Callable[[Header, Float64, float], None] | None = None  # adds weight * message without making it
     describe: Callable[[Header, Any], dict[str, Any]] = lambda header, message: {}  # what `fedpaq inspect` shows
     variance: Callable[[Header], float] | None = None  # q of whatever quantizer made a payload with this header
+    measure: Callable[[Sequence[Any]], Int64] | None = None  # the bytes of what ``pack`` makes, without making it
 
 
 def pack_varint(value: int) -> bytes:
@@ -81,6 +83,15 @@ def pack_varint(value: int) -> bytes:
         value >>= 7
     digits.append(value)
     return bytes(digits)
+
+
+def varint_bytes(values: Int64) -> Int64:
+    """Return the length of each integer's varint.
+
+    >>> varint_bytes(np.array([0, 127, 128])).tolist()
+    [1, 1, 2]
+    """
+    return 1 + np.searchsorted(VARINT_ENDS, values, side="right")
 
 
 def read_varint(data: memoryview, at: int, name: str, most: int) -> tuple[int, int]:

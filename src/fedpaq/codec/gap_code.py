@@ -18,7 +18,7 @@ import math
 
 import numpy as np
 
-from fedpaq.arrays import AnyArray, Int16, Int64
+from fedpaq.arrays import AnyArray, Int16, Int64, UInt8
 from fedpaq.codec.adaptive_integers import (
     ONE,
     RECIPROCALS,
@@ -115,10 +115,25 @@ def encode_nonzeros(
     ends: Int64, positions: Int64, values: Levels, dimension: int, levels: int, width: int
 ) -> list[bytes]:
     """Return the stream of each message, its non-zeros at ends[j] : ends[j + 1]."""
+    out, starts, sizes = _streams(ends, positions, values, dimension, levels, width)
+    return [out[start : start + size].tobytes() for start, size in zip(starts, sizes, strict=False)]
+
+
+def measure_nonzeros(ends: Int64, positions: Int64, values: Levels, dimension: int, levels: int, width: int) -> Int64:
+    """Return the bytes of each stream that ``encode_nonzeros`` makes."""
+    return _streams(ends, positions, values, dimension, levels, width)[2]
+
+
+def _streams(
+    ends: Int64, positions: Int64, values: Levels, dimension: int, levels: int, width: int
+) -> tuple[UInt8, Int64, Int64]:
+    """Return room with the streams in it, where each starts, and its bytes."""
     kernels = compiled.load("gap_code")
     if kernels is None:
         parts = [slice(ends[j], ends[j + 1]) for j in range(len(ends) - 1)]
-        return [encode_numpy(positions[part], values[part], dimension, levels, width) for part in parts]
+        streams = [encode_numpy(positions[part], values[part], dimension, levels, width) for part in parts]
+        sizes = np.array([len(stream) for stream in streams], np.int64)
+        return np.frombuffer(b"".join(streams), np.uint8), np.cumsum(sizes) - sizes, sizes
     model = (dimension, levels, expected_excess(levels, width), initial_states(), RECIPROCALS)
     sizes = np.empty(len(ends) - 1, np.int64)
     room = BYTES_PER_NONZERO
@@ -127,7 +142,7 @@ def encode_nonzeros(
         out = np.empty(starts[-1], np.uint8)
         kernels.encode(ends, positions, values, *model, out, starts, sizes)
         if np.all(starts[:-1] + sizes <= starts[1:]):
-            return [out[start : start + size].tobytes() for start, size in zip(starts, sizes, strict=False)]
+            return out, starts, sizes
         room = 2 * room + 1  # the kernel counts on, but writes nothing beyond its part
 
 

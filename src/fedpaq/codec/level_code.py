@@ -13,7 +13,7 @@ import numpy as np
 from fedpaq.arrays import AnyArray, Bools, Float64, Int16, Int64
 from fedpaq.codec import block_code, gap_code
 from fedpaq.codec.accounting import message_bits, order0_entropy
-from fedpaq.codec.frame import BLOCK, GAP, Code, Header, pack_varint, read_varint
+from fedpaq.codec.frame import BLOCK, GAP, Code, Header, pack_varint, read_varint, varint_bytes
 from fedpaq.config import require_int
 from fedpaq.errors import ConfigError, WireFormatError
 from fedpaq.quantizers.message import (
@@ -39,6 +39,20 @@ def pack(messages: Sequence[QuantizedMessage]) -> Packed:
         return _pack_batch(messages)
     alike = (list(group) for _, group in itertools.groupby(messages, _kind))
     return [each for group in alike for each in _pack_batch(QuantizedBatch.stack(group))]
+
+
+def measure(messages: Sequence[QuantizedMessage]) -> Int64:
+    """Return the bytes of each content that ``pack`` makes; those of sparse messages need not be made."""
+    batch = _checked(messages) if isinstance(messages, QuantizedBatch) and len(messages) else None
+    if batch is None or suits_blocks(batch.counts, batch.dimension).any():
+        return np.array([len(content) for _, content in pack(messages)], np.int64)
+    streams = gap_code.measure_nonzeros(*_known(batch))
+    return front_bytes(batch.dimension, batch.levels, batch.bucket_size) + varint_bytes(batch.counts) + streams
+
+
+def front_bytes(dimension: int, levels: int, bucket_size: int | None) -> int:
+    """Return the bytes of a content before its body: fields and norms."""
+    return len(pack_fields(levels, bucket_size)) + 4 * num_buckets(dimension, bucket_size)
 
 
 def pack_fields(levels: int, bucket_size: int | None) -> bytes:
@@ -139,11 +153,17 @@ def _contents(code: int, batch: QuantizedBatch, bodies: list[bytes]) -> Packed:
 def _gap_bodies(batch: QuantizedBatch) -> list[bytes]:
     if not len(batch):
         return []
-    found, width = batch.nonzeros, batch.bucket_size or batch.dimension
+    streams = gap_code.encode_nonzeros(*_known(batch))
+    return [pack_varint(count) + stream for count, stream in zip(batch.counts.tolist(), streams, strict=True)]
+
+
+def _known(batch: QuantizedBatch) -> tuple[Int64, Int64, AnyArray, int, int, int]:
+    """Return what the gap code makes a batch's streams of."""
+    found = batch.nonzeros
     if found is not batch.known_nonzeros:  # a quantizer knows its levels
         _refuse_beyond(batch.levels, found.values)
-    streams = gap_code.encode_nonzeros(found.ends, found.positions, found.values, batch.dimension, batch.levels, width)
-    return [pack_varint(count) + stream for count, stream in zip(batch.counts.tolist(), streams, strict=True)]
+    width = batch.bucket_size or batch.dimension
+    return found.ends, found.positions, found.values, batch.dimension, batch.levels, width
 
 
 def _checked(batch: QuantizedBatch) -> QuantizedBatch:
@@ -178,4 +198,6 @@ def _nonzeros(header: Header) -> tuple[Int64, Int16]:
     return gap_code.decode_nonzeros(header.body[at:], header.dimension, header.levels, width, count)
 
 
-CODE = Code(names={GAP: "gap", BLOCK: "block"}, pack=pack, unpack=unpack, read=read, add=add, describe=describe)
+CODE = Code(
+    names={GAP: "gap", BLOCK: "block"}, pack=pack, unpack=unpack, read=read, add=add, describe=describe, measure=measure
+)

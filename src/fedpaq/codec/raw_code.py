@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedpaq.arrays import Int64
 from fedpaq.codec.frame import CRC_BYTES, RAW, Code, Header, pack_header
 from fedpaq.errors import ConfigError, WireFormatError
 from fedpaq.quantizers.message import RawMessage
@@ -35,4 +36,9 @@ def unpack(header: Header) -> RawMessage:
     return RawMessage(values)
 
 
-CODE = Code(names={RAW: "raw"}, pack=pack, unpack=unpack)
+def measure(messages: Sequence[RawMessage]) -> Int64:
+    """Return the bytes of each content that ``pack`` makes."""
+    return np.array([4 * message.dimension for message in messages], np.int64)
+
+
+CODE = Code(names={RAW: "raw"}, pack=pack, unpack=unpack, measure=measure)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpaq.arrays import Float64
+from fedpaq.arrays import Float64, Int64
 from fedpaq.codec import frame, level_code, raw_code
-from fedpaq.codec.frame import Code, Header, pack_header, seal
+from fedpaq.codec.frame import CRC_BYTES, Code, Header, pack_header, seal
 from fedpaq.config import require_int
 from fedpaq.errors import ConfigError, WireFormatError, unknown_name
 from fedpaq.quantizers import registry
@@ -62,26 +62,52 @@ def encode(message: Message) -> bytes:
 
 def encode_batch(messages: Sequence[Message]) -> list[bytes]:
     """Return the payloads of many messages, equal to one by one; alike messages share one compiled call."""
+    return [payload for name, group in _groups(messages) for payload in _sealed(name, group)]
+
+
+def measure_batch(messages: Sequence[Message]) -> Int64:
+    """Return the length of each payload that ``encode_batch`` makes; most codes tell without making it."""
+    sizes = [_measured(name, group) for name, group in _groups(messages)]
+    return np.concatenate([np.zeros(0, np.int64), *sizes])
+
+
+def _groups(messages: Sequence[Message]) -> Iterator[tuple[str, Sequence[Message]]]:
+    """Yield messages of one kind in a row, with the name of their code."""
     if hasattr(messages, "code"):  # a batch of one kind
-        return _sealed(messages.code, messages)
-    payloads: list[bytes] = []
+        yield messages.code, messages
+        return
     for name, group in itertools.groupby(messages, lambda message: message.code):
-        payloads += _sealed(name, list(group))
-    return payloads
+        yield name, list(group)
 
 
 def _sealed(name: str, messages: Sequence[Message]) -> list[bytes]:
     """Return the frames of messages of one kind."""
+    dimensions = _dimensions(messages)
+    packed = find_code(name).pack(messages)
+    return [
+        seal(pack_header(id, dimension), content) for dimension, (id, content) in zip(dimensions, packed, strict=True)
+    ]
+
+
+def _measured(name: str, messages: Sequence[Message]) -> Int64:
+    """Return the bytes of the frames of messages of one kind."""
+    code = find_code(name)
+    if code.measure is None:
+        return np.array([len(payload) for payload in _sealed(name, messages)], np.int64)
+    dimensions = _dimensions(messages)
+    around = {dimension: len(pack_header(0, dimension)) + CRC_BYTES for dimension in set(dimensions)}
+    return np.array([around[dimension] for dimension in dimensions], np.int64) + code.measure(messages)
+
+
+def _dimensions(messages: Sequence[Message]) -> list[int]:
+    """Return the dimension of each message, or raise ConfigError."""
     if isinstance(messages, QuantizedBatch):  # which would make its messages, one after another
         dimensions = [messages.dimension] * len(messages)
     else:
         dimensions = [message.dimension for message in messages]
     for dimension in set(dimensions):
         require_int("dimension", dimension, 1)
-    packed = find_code(name).pack(messages)
-    return [
-        seal(pack_header(id, dimension), content) for dimension, (id, content) in zip(dimensions, packed, strict=True)
-    ]
+    return dimensions
 
 
 def read_header(payload: Any, *, dimension: int | None = None, key: Key | None = None) -> Header:

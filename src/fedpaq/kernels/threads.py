@@ -16,7 +16,6 @@ from queue import SimpleQueue
 from typing import Any
 
 WORTH_A_THREAD = 150_000  # nanoseconds of work: waking a sleeping thread takes 50,000 to 100,000
-PARTS_PER_THREAD = 4  # smaller parts share the work better, and each costs a call
 
 
 @functools.cache
@@ -74,15 +73,15 @@ def spread(kernel: Callable[..., Any], arguments: tuple[Any, ...], jobs: int, na
     if threads < 2:
         kernel(*arguments, 0, jobs)
         return
-    parts = min(jobs, PARTS_PER_THREAD * threads)
+    parts = parts_of(jobs, threads)
     turn, finished = itertools.count(), SimpleQueue[BaseException | None]()
 
     def work() -> None:
         """Take parts until there are no more; the interpreter's lock lets one thread take each."""
-        while (part := next(turn)) < parts:
+        while (part := next(turn)) < len(parts):
             failure = None
             try:
-                kernel(*arguments, jobs * part // parts, jobs * (part + 1) // parts)
+                kernel(*arguments, *parts[part])
             except BaseException as error:
                 failure = error
             finished.put(failure)
@@ -90,9 +89,25 @@ def spread(kernel: Callable[..., Any], arguments: tuple[Any, ...], jobs: int, na
     for inbox in _helpers(threads - 1):
         inbox.put(work)
     work()
-    failures = [failure for failure in (finished.get() for _ in range(parts)) if failure is not None]
+    failures = [failure for failure in (finished.get() for _ in parts) if failure is not None]
     if failures:
         raise failures[0]
+
+
+@functools.cache
+def parts_of(jobs: int, threads: int) -> list[tuple[int, int]]:
+    """Return the parts of some jobs, each a thread's share of what is left.
+
+    Large ones come first, since a kernel does much at once better than little; the small ones at the end are for
+    whoever is free.
+
+    >>> parts_of(25, 2)
+    [(0, 13), (13, 19), (19, 22), (22, 24), (24, 25)]
+    """
+    ends = [0]
+    while ends[-1] < jobs:
+        ends.append(ends[-1] - (ends[-1] - jobs) // threads)
+    return list(itertools.pairwise(ends))
 
 
 _inboxes: list[SimpleQueue[Callable[[], Any]]] = []

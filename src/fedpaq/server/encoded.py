@@ -49,7 +49,7 @@ class EncodedInbox:
             self._accumulator.add(messages, work.run_of, self._uplink.weights(work.clients).astype(np.float64))
         else:
             self._accumulator.add(messages, work.run_of)
-        np.add.at(self._payload_bytes, work.run_of, payload_bytes(messages))
+        np.add.at(self._payload_bytes, work.run_of, codec.measure_batch(messages))
 
     def finish(self) -> tuple[Float64, Int64]:
         """Return what is added to the params of each run (runs, p), and its payload bytes (runs,)."""
@@ -61,13 +61,6 @@ def add_diverged(accumulator: RoundAccumulator, diverged: Int64, dimension: int)
     if diverged.size:
         nothing = RawMessage(np.full(dimension, np.nan, np.float32))
         accumulator.add([nothing] * len(diverged), diverged)
-
-
-def payload_bytes(messages: Sequence[Message]) -> list[int]:
-    """Return the length of each payload; that of a raw one is known without making it."""
-    if all(isinstance(message, RawMessage) for message in messages):
-        return [codec.raw_bytes(message.dimension) for message in messages]
-    return [len(payload) for payload in codec.encode_batch(messages)]
 
 
 def quantize_or_mark_diverged(quantizer: Quantizer, updates: Any, work: LocalWork) -> tuple[Sequence[Message], Int64]:

@@ -15,12 +15,10 @@ from torch import Tensor
 
 from fedpaq.arrays import Float64, Int64
 from fedpaq.codec import block_code, gap_code
-from fedpaq.codec.frame import CRC_BYTES, GAP, pack_header, pack_varint
-from fedpaq.codec.level_code import pack_fields, suits_blocks
+from fedpaq.codec.frame import CRC_BYTES, GAP, pack_header, pack_varint, varint_bytes
+from fedpaq.codec.level_code import front_bytes, suits_blocks
 from fedpaq.quantizers import LowPrecision
-from fedpaq.quantizers.message import num_buckets
 
-VARINT_ENDS = 128 ** np.arange(1, 7)  # the first integers that take another byte
 EXACT = 2**19  # non-zeros of a part that are looked at one by one: thousands of messages at one level
 
 
@@ -48,8 +46,7 @@ def exact_bytes(signed: Tensor, counts: Int64, dimension: int, quantizer: LowPre
     if not in_blocks.all():
         rest = np.flatnonzero(~in_blocks)
         part = signed if len(rest) == len(counts) else signed[rest.tolist()]
-        prefix = 1 + np.searchsorted(VARINT_ENDS, counts[rest], side="right")
-        bodies[rest] = prefix + stream_bytes(part, counts[rest], dimension, quantizer)
+        bodies[rest] = varint_bytes(counts[rest]) + stream_bytes(part, counts[rest], dimension, quantizer)
     return _front_bytes(dimension, quantizer) + bodies
 
 
@@ -61,8 +58,8 @@ def stream_bytes(signed: Tensor, counts: Int64, dimension: int, quantizer: LowPr
     ends = np.concatenate([[0], np.cumsum(counts)])
     values = flat[at].cpu().numpy().astype(np.int16)
     width = quantizer.bucket_size or dimension
-    streams = gap_code.encode_nonzeros(ends, at.cpu().numpy() - starts, values, dimension, quantizer.levels, width)
-    return np.array([len(stream) for stream in streams], np.float64)
+    positions = at.cpu().numpy() - starts
+    return gap_code.measure_nonzeros(ends, positions, values, dimension, quantizer.levels, width).astype(np.float64)
 
 
 def block_bits(nonzeros: Tensor, magnitudes: Tensor, dimension: int, block: int) -> Tensor:
@@ -78,5 +75,5 @@ def block_bits(nonzeros: Tensor, magnitudes: Tensor, dimension: int, block: int)
 
 def _front_bytes(dimension: int, quantizer: LowPrecision) -> int:
     """Return the payload bytes around a body: header, fields, norms, CRC."""
-    front = pack_header(GAP, dimension) + pack_fields(quantizer.levels, quantizer.bucket_size)
-    return len(front) + 4 * num_buckets(dimension, quantizer.bucket_size) + CRC_BYTES
+    fields_and_norms = front_bytes(dimension, quantizer.levels, quantizer.bucket_size)
+    return len(pack_header(GAP, dimension)) + fields_and_norms + CRC_BYTES

@@ -20,6 +20,20 @@ def copy(source, target):
 
 
 @njit
+def clear(target):
+    """Fill with zeros; like the two beside it from 0 on, or numba checks every index and vectorises nothing."""
+    for i in range(target.size):
+        target[i] = 0
+
+
+@njit
+def subtract(source, target):
+    """target <- target - source."""
+    for i in range(target.size):
+        target[i] -= source[i]
+
+
+@njit
 def gemm(letters, sizes, alpha, a, lead_a, b, lead_b, beta, c, lead_c, scratch):
     """C <- alpha op(A) op(B) + beta C in BLAS's column-major terms; sizes = (m, n, k).
 

@@ -11,7 +11,8 @@ decay: on a narrow one the products of minibatches cost more than they save.
 
 Before BLAS multiplies, it rearranges its factors, which for a wide layer and ten rows takes as long again. So the
 clients of a run share their first product, later ones have the factors exchanged, and the layer's step is left
-to ``outer_products``. None of that changes a bit, as tests show.
+to ``outer_products``. On processors with AVX-512 none of that changes a bit, as tests show. Elsewhere BLAS adds in
+orders that depend on the sizes: there ``clients_together`` finds that clients must not share.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 from numba import njit
 
 from fedpaq.kernels.numba import kernel
-from fedpaq.kernels.numba.blas import NN, NT, TN, copy, gemm
+from fedpaq.kernels.numba.blas import NN, NT, TN, clear, copy, gemm, subtract
 from fedpaq.kernels.numba.outer_products import COLUMNS, LANES, add_outer
 
 CROSS_ENTROPY, LOGISTIC, SQUARED = 0, 1, 2
@@ -185,7 +186,7 @@ def first_layer(begin, minibatches, rows, before, after, hidden, scratch):
 def first_layer_turned(begin, minibatches, rows, before, after, hidden, turned, scratch):
     """Do the same with the factors exchanged: BLAS rearranges the second one in half the time.
 
-    Every sum has the same order, so the bits are the same. ``turned`` is room for the transpose of hidden.
+    With AVX-512 every sum has the same order, so the bits are the same. ``turned`` is room for hidden's transpose.
     """
     sizes, one = (rows, after, before), np.float32(1.0)
     for unit in range(after):
@@ -231,8 +232,7 @@ def local_updates(
         received, local, step_size = params[run_of[job]], updates[job], step_sizes[run_of[job]]
         if is_whole:
             begin = head - after if is_outer(block * batch, before, after, decay) else 0
-            for i in range(begin, head):
-                local[i] = 0
+            clear(local[begin:head])
             copy(received[head:], local[head:])
         else:
             copy(received, local)
@@ -282,5 +282,5 @@ def local_updates(
                 else:
                     keep = np.float32(1.0 - step_size * decay)
                     descend(weight, bias, minibatches, slopes, rows, step_size, keep, scratch)
-        for i in range(head if is_whole else 0, local.size):
-            local[i] -= received[i]
+        begin = head if is_whole else 0
+        subtract(received[begin:], local[begin:])
