@@ -6,7 +6,7 @@ vector of p = 92,027 and on updates of the named problems' models and of a ResNe
 a quantizer may pass below that limit. Then Gaussian vectors of three sizes, real updates at LowPrecision's own
 bytes, and the processor time of quantizing and encoding a million coordinates, beside EDEN's in the same run.
 
-    python benchmarks/rate_distortion.py [--draws 8] [--vectors-only] [--picture-only]
+    python benchmarks/rate_distortion.py [--draws 8] [--vectors-only] [--speeds-only] [--picture-only]
 """
 
 from __future__ import annotations
@@ -167,6 +167,8 @@ def speeds(dimension: int = 1_000_000) -> dict[str, Any]:
         mine, peer = rows[f"Rotated, {rate} bits"], rows[f"EDEN, {bits} bits"]
         for way in ("encode", "decode"):
             mine[f"{way}_over_eden"] = mine[f"{way}_million_a_second"] / peer[f"{way}_million_a_second"]
+    for name, row in rows.items():
+        print(name, {key: round(value, 1) for key, value in row.items()}, flush=True)
     return {"dimension": dimension, "repeats": REPEATS, "rows": rows}
 
 
@@ -176,10 +178,14 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=8)
     parser.add_argument("--picture-only", action="store_true", help="draw what was measured before")
     parser.add_argument("--vectors-only", action="store_true", help="keep the speeds and sizes measured before")
+    parser.add_argument("--speeds-only", action="store_true", help="keep all but the speeds")
     parser.add_argument("--only", help="keep all that was measured before but this vector")
     arguments = parser.parse_args()
     if arguments.picture_only:
         draw_picture(json.loads((RESULTS / "rate_distortion.json").read_text()))
+        return
+    if arguments.speeds_only:
+        write("rate_distortion", json.loads((RESULTS / "rate_distortion.json").read_text()) | {"speed": speeds()})
         return
     results: dict[str, Any] = {"draws": arguments.draws}
     if arguments.vectors_only or arguments.only:
@@ -203,8 +209,6 @@ def measure_speeds_and_sizes(results: dict[str, Any]) -> None:
     """Add what does not depend on the vectors."""
     results["ideal_over_limit"] = dict(zip(map(str, RATES), IDEAL, strict=True))
     results["speed"] = speeds()
-    for name, row in results["speed"]["rows"].items():
-        print(name, {key: round(value, 1) for key, value in row.items()}, flush=True)
     results["sizes"] = {}
     for dimension, draws in SIZES.items():
         update = np.random.default_rng(1).standard_normal(dimension, np.float32)

@@ -57,8 +57,8 @@ def one_block(results: Results) -> str:
         beside = row.get("beside", "-").replace("none", "float32")
         name = f"`{row['quantizer']}`" if row["quantizer"] != "none" else "float32"
         loss = f"{row['loss']:.4g}"
-        rows.append((row["problem"], name, f"{row['bytes_an_upload']:,.0f}", row["seeds"], loss, beside, ratio))
-    return table(("problem", "quantizer", "bytes", "seeds", "loss", "compared with", "ratio of losses"), rows)
+        rows.append((row["problem"], name, f"{row['bytes_an_upload']:,.0f}", row["step_size"], loss, beside, ratio))
+    return table(("problem", "quantizer", "bytes", "step size", "loss", "compared with", "ratio of losses"), rows)
 
 
 def bias(results: Results) -> str:
