@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import threading
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -227,3 +231,50 @@ def test_a_callback_gets_params_of_its_own(problem, config):
     fedpaq.train(problem, config, callback=lambda record, params: kept.append(params))
     for mine, theirs in zip(kept, seen, strict=True):
         np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "reason"),
+    [
+        ("quantizer", fedpaq.LowPrecision, "is a class"),
+        ("quantizer", 4, "has no name and no quantize"),
+        ("quantizer", "", "unknown quantizer"),
+        ("aggregation", TrimmedMean, "is a class"),
+        ("downlink", fedpaq.Changes, "is a class"),
+        ("downlink", object(), "has no name and no open"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused_before_any_work(logistic, config, argument, value, reason):
+    with pytest.raises(ConfigError, match=reason):
+        fedpaq.train(logistic, config, **{argument: value})
+
+
+def test_a_schedule_need_not_be_copyable(logistic, config):
+    lock = threading.Lock()
+
+    def schedule(round):
+        with lock:
+            return np.float32(0.1)
+
+    history = fedpaq.train(logistic, replace(config, step_size=schedule))
+    assert "schedule" in history.config["step_size"]
+
+
+def test_numbers_of_numpy_end_in_plain_json(logistic, config):
+    cost = fedpaq.CostModel(ratio=np.float32(100), slow_share=np.float64(0.2), slow_factor=np.int64(3))
+    history = fedpaq.train(
+        logistic, replace(config, step_size=np.float32(0.1), local_steps=np.int64(3)), cost_model=cost,
+        quantizer=fedpaq.Rotated(bits=np.float32(0.5)), evaluate_every=np.int64(1),
+    )  # fmt: skip
+    assert json.loads(history.to_json())["cost_model"]["slow_factor"] == 3
+
+
+def test_the_default_type_of_torch_does_not_matter(config):
+    problem = make_problem("convnet")
+    expected = fedpaq.train(problem, config, executor="captured").params
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = fedpaq.train(make_problem("convnet"), config, executor="captured").params
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert found.shape == expected.shape and found.dtype == np.float32

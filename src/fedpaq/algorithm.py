@@ -101,8 +101,9 @@ def sweep(
     shape = require_same_shape(configs)
     shape.check_against(problem.num_clients)
     problem = problem.to(require_device(device))
-    quantizer, downlink = as_quantizer(quantizer or Identity()), as_downlink(downlink or Dense())
-    aggregation = as_aggregation(aggregation or Mean())
+    quantizer = as_quantizer(Identity() if quantizer is None else quantizer)
+    downlink = as_downlink(Dense() if downlink is None else downlink)
+    aggregation = as_aggregation(Mean() if aggregation is None else aggregation)
     chosen = choose_executor(executor, problem, shape.clients_per_round, ranks, shape, lambda: executor_of(checkpoint))
     uplink = choose_uplink(quantizer, aggregation, problem, ranks)
     settings = RunSettings(

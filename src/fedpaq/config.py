@@ -7,7 +7,8 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from typing import Any, SupportsIndex
 
 from fedpaq.errors import ConfigError, unknown_name
@@ -39,10 +40,32 @@ def require_int(name: str, value: object, low: int, high: int | None = None) -> 
 def require_positive(name: str, value: object, *, zero_allowed: bool = False) -> None:
     """Raise ConfigError unless ``value`` is a finite positive number."""
     floor = ">= 0" if zero_allowed else "> 0"
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise ConfigError(f"{name}={value!r} is not a number; choose a finite number {floor}")
-    if not 0 <= value <= LARGEST or (value == 0 and not zero_allowed):  # also refuses NaN
+    number = plain_number(value)
+    if not 0 <= number <= LARGEST or (number == 0 and not zero_allowed):  # also refuses NaN
         raise ConfigError(f"{name}={value} is not allowed; choose a finite number {floor}")
+
+
+def require_instance_with(name: str, value: object, members: Sequence[str], examples: str) -> None:
+    """Raise ConfigError unless ``value`` is an object, not a class, that has these members."""
+    if isinstance(value, type):
+        raise ConfigError(f"{name}={value.__name__} is a class; pass an instance of it, or one of {examples}")
+    missing = [member for member in members if not hasattr(value, member)]
+    if missing:
+        raise ConfigError(f"{name}={value!r} has no {' and no '.join(missing)}; pass one of {examples}")
+
+
+def plain_number(value: Any) -> Any:
+    """Return a number of NumPy's as Python's own, which JSON can hold; anything else as it is.
+
+    >>> import numpy as np
+    >>> plain_number(np.int64(3)), plain_number(0.5), plain_number(None)
+    (3, 0.5, None)
+    """
+    if type(value) in (bool, int, float) or not isinstance(value, Real):
+        return value
+    return operator.index(value) if isinstance(value, Integral) else float(value)
 
 
 def round_to_4_digits(step_size: float) -> float:
@@ -149,6 +172,7 @@ class FedPAQConfig:
             )
         if not callable(self.step_size):
             require_positive("step_size", self.step_size)
+            object.__setattr__(self, "step_size", plain_number(self.step_size))
 
     @property
     def num_rounds(self) -> int:
@@ -173,7 +197,7 @@ class FedPAQConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values; a schedule is named by its repr."""
-        values = asdict(self)
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
         if callable(self.step_size):
             values["step_size"] = repr(self.step_size)
         return values

@@ -15,7 +15,7 @@ own, a fixed time per round, clients with an uplink each, and clients that are s
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from fedpaq.arrays import Bools, Int64
-from fedpaq.config import require_positive
+from fedpaq.config import plain_number, require_positive
 from fedpaq.errors import ConfigError, unknown_name
 from fedpaq.randomness import Purpose, first_uniforms
 
@@ -80,6 +80,8 @@ class CostModel:
         if self.accounting not in ACCOUNTINGS:
             raise unknown_name("accounting", self.accounting, ACCOUNTINGS)
         require_positive("round_seconds", self.round_seconds, zero_allowed=True)
+        for field in fields(self):
+            object.__setattr__(self, field.name, plain_number(getattr(self, field.name)))
         if not 0 <= self.slow_share <= 1:
             raise ConfigError(f"slow_share={self.slow_share} is not a share of the clients; choose 0..1")
         if not 1 <= self.slow_factor <= MOST_SLOW:

@@ -12,7 +12,7 @@ from torch import nn
 
 import fedpaq
 from fedpaq.clients import Captured, Sequential
-from fedpaq.clients.captured import Buffers, last_channels, reason_not_copied
+from fedpaq.clients.captured import Constants, last_channels, reason_not_copied
 from fedpaq.errors import ConfigError
 from small_problems import make_problem
 from small_work import work_of
@@ -109,12 +109,12 @@ def test_buffers_start_anew_in_every_step(replaced, config):
 
 def test_buffers_that_nothing_changes_are_not_copied():
     module = nn.BatchNorm1d(3)
-    buffers = Buffers(module)
+    constants = Constants(module)
     before = dict(module._buffers)
-    buffers.restore()
+    constants.restore()
     assert all(module._buffers[name] is value for name, value in before.items())
     module.num_batches_tracked.add_(1)
-    buffers.restore()
+    constants.restore()
     assert module.num_batches_tracked == 0
 
 

@@ -12,7 +12,7 @@ from torch import nn
 import fedpaq
 from fedpaq.clients import EXECUTORS, Sequential, Vectorised, draw_participants, local_work, train_one_client
 from fedpaq.clients.vectorised import COPIES, reason_not_vectorisable
-from fedpaq.clients.work import BYTES_A_COORDINATE, LocalWork, draw_samples, whole_clients
+from fedpaq.clients.work import BYTES_A_COORDINATE, BYTES_A_SAMPLE, LocalWork, draw_samples, whole_clients
 from fedpaq.errors import ConfigError
 from fedpaq.hardware.ranks import Ranks
 from fedpaq.problems import Partition, Problem
@@ -131,7 +131,8 @@ def test_the_work_is_the_same_however_it_is_cut(budget, runs, batch_size):
         assert joined(whole, name).tolist() == joined(cut, name).tolist()
     of_job = [[part.samples[job].tolist() for part in parts for job in range(len(part))] for parts in (whole, cut)]
     assert of_job[0] == of_job[1]
-    at_once = max(1, budget // (BYTES_A_COORDINATE * PROBLEM.dimension))
+    samples = configs[0].local_steps * (batch_size or PROBLEM.partition.sizes().max())
+    at_once = max(1, budget // (BYTES_A_COORDINATE * PROBLEM.dimension + BYTES_A_SAMPLE * samples))
     assert all(len(part) <= at_once for part in cut)
     if batch_size is not None:  # as few parts as fit
         assert len(cut) == -(-4 * runs // at_once)

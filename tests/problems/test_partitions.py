@@ -153,3 +153,23 @@ def test_sizes_and_samples_of_agree():
 def test_bad_partitions_are_refused_with_the_allowed_values(make, message):
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+def test_a_dict_of_clients_is_taken_by_their_numbers():
+    partition = Partition.from_lists({1: [3, 4], 0: [0, 1, 2]})
+    assert [partition.samples_of(client).tolist() for client in (0, 1)] == [[0, 1, 2], [3, 4]]
+    with pytest.raises(ConfigError, match=r"numbered 0\.\.1"):
+        Partition.from_lists({"a": [0], "b": [1]})
+
+
+def test_a_vector_of_owners_is_not_a_list_of_samples():
+    with pytest.raises(ConfigError, match=r"client=0 holds .* not a sequence"):
+        Partition.from_lists([0, 0, 1, 1])
+
+
+@pytest.mark.parametrize("kind", [list, lambda values: np.array(values, np.int32), tuple])
+def test_numbers_of_any_integer_kind_become_int64(kind):
+    partition = Partition(kind([2, 0, 1]), kind([0, 1, 3]))
+    assert partition.indices.dtype == partition.offsets.dtype == np.int64 and partition.sizes().tolist() == [1, 2]
+    with pytest.raises(ConfigError, match="not a vector of integers"):
+        Partition(np.array([0.5]), np.array([0, 1]))

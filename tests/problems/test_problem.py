@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from fedpaq.errors import DatasetError
+import fedpaq
+from fedpaq.errors import ConfigError, DatasetError
 from fedpaq.problems import Problem, iid
 from problem_parts import FEATURES, LABELS, N, data, make, network
 
@@ -86,3 +89,70 @@ def test_data_that_is_not_finite_is_refused(name, value):
     arrays[name][7, 0] = value
     with pytest.raises(DatasetError, match=f"{name} hold NaN or infinity; clean the data first"):
         make(model=nn.Linear(FEATURES, 1), loss=nn.functional.mse_loss, **arrays)
+
+
+class Teacher(nn.Module):
+    """A head beside a frozen moving average of it, which every forward pass changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.average = nn.Linear(6, 2), nn.Linear(6, 2).requires_grad_(False)
+
+    def forward(self, inputs):
+        with torch.no_grad():
+            self.average.weight.lerp_(self.head.weight, 0.05)
+        return torch.tanh(self.head(inputs)) + self.average(inputs)
+
+
+def small(**parts):
+    inputs = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
+    given = {
+        "model": nn.Linear(6, 2), "loss": nn.functional.cross_entropy, "inputs": inputs,
+        "targets": (inputs[:, 0] > 0).long(), "partition": fedpaq.problems.iid(40, 4),
+    } | parts  # fmt: skip
+    return fedpaq.Problem(**given)
+
+
+def test_frozen_parameters_that_a_forward_pass_changes_are_put_back(config):
+    model = Teacher()
+    before = model.average.weight.clone()
+    problem = small(model=model)
+    assert problem.changing == {"average.weight"} and problem.dense_network is None
+    config = replace(config, clients_per_round=2)
+    runs = {name: fedpaq.train(problem, config, executor=name) for name in ("sequential", "captured", "sequential")}
+    again = fedpaq.train(problem, config, executor="sequential")
+    assert np.array_equal(runs["sequential"].params, again.params)
+    np.testing.assert_allclose(runs["captured"].params, again.params, atol=1e-6)
+    assert torch.equal(model.average.weight, before) and torch.equal(problem._frozen["average.weight"], before)
+
+
+@pytest.mark.parametrize("name", ["model", "loss", "inputs", "targets", "partition", "regularization"])
+def test_the_parts_of_a_problem_are_fixed(name):
+    problem = small()
+    with pytest.raises(ConfigError, match=f"{name} of a problem is fixed"):
+        setattr(problem, name, getattr(problem, name))
+
+
+def test_class_weights_of_a_loss_move_with_the_problem():
+    problem = small(loss=nn.CrossEntropyLoss(weight=torch.ones(2)))
+    assert problem.to("meta").loss.weight.device.type == "meta" and problem.loss.weight.device.type == "cpu"
+
+
+class Proximal(fedpaq.Problem):
+    """A problem with a term of its own."""
+
+    def objective(self, params, inputs, targets):
+        return super().objective(params, inputs, targets) + 5 * params.square().sum()
+
+
+def test_a_subclass_keeps_its_mathematics_whatever_trains_it(config):
+    plain, config = small(), replace(config, clients_per_round=2)
+    problem = Proximal(
+        model=plain.model, loss=plain.loss, inputs=plain.inputs, targets=plain.targets, partition=plain.partition
+    )
+    chosen, twin = (fedpaq.train(problem, config, executor=name) for name in ("auto", "sequential"))
+    assert np.array_equal(chosen.params, twin.params) and chosen.executor == "sequential"
+    assert np.abs(chosen.params).max() < np.abs(fedpaq.train(plain, config).params).max()
+    with pytest.raises(ConfigError, match=r"does not call Proximal\.objective"):
+        fedpaq.train(problem, config, executor="dense")
+    assert type(problem.evaluated_on(np.arange(3))) is type(problem.to("meta")) is Proximal

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedpaq.errors import ConfigError
-from fedpaq.problems import Partition, iid
+from fedpaq.problems import Partition, Problem, iid
 from problem_parts import FEATURES, LABELS, N, data, make, network
 
 
@@ -142,3 +142,58 @@ def labels_with(value: int) -> np.ndarray:
 def test_what_cannot_work_is_refused_in_the_constructor(changes, message):
     with pytest.raises(ConfigError, match=message):
         make(**changes)
+
+
+def squeezed(outputs, targets):
+    return nn.functional.binary_cross_entropy_with_logits(outputs.squeeze(), targets)
+
+
+def test_a_loss_that_squeezes_its_batch_is_taken():
+    problem = make(model=nn.Linear(FEATURES, 1), targets=torch.arange(float(N)) % 2, loss=squeezed)
+    assert problem._label_kind == "logit"
+
+
+def test_a_label_beyond_the_outputs_is_found_wherever_it_stands():
+    targets = torch.zeros(N, dtype=torch.int64)
+    targets[11] = 1
+    with pytest.raises(ConfigError, match="loss failed"):
+        make(model=nn.Linear(FEATURES, 1), targets=targets, loss=nn.functional.cross_entropy)
+
+
+class Auxiliary(nn.Module):
+    """Returns a pair while it trains."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, LABELS)
+
+    def forward(self, inputs):
+        outputs = self.layer(inputs)
+        return (outputs, outputs) if self.training else outputs
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"model": Auxiliary()},
+        {"loss": lambda outputs, targets: nn.functional.cross_entropy(outputs, targets).item()},
+        {"loss": lambda outputs, targets: (outputs.argmax(1) != targets).float().mean()},
+    ],
+    ids=["a pair in training", "a number", "no gradient"],
+)
+def test_what_has_no_gradient_is_refused_before_any_training(parts):
+    with pytest.raises(ConfigError, match="no gradient on two samples"):
+        make(**parts)
+
+
+def test_complex_parameters_are_refused():
+    with pytest.raises(ConfigError, match="complex"):
+        make(model=nn.Linear(FEATURES, LABELS, dtype=torch.complex64))
+
+
+def test_the_trial_leaves_torch_s_generator_alone():
+    model = nn.Sequential(nn.Linear(FEATURES, LABELS), nn.Dropout())
+    inputs, targets = data()
+    before = torch.get_rng_state()
+    Problem(model=model, loss=nn.functional.cross_entropy, inputs=inputs, targets=targets, partition=iid(N, 6))
+    assert torch.equal(torch.get_rng_state(), before)

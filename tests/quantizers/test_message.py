@@ -49,9 +49,10 @@ def test_adding_adds_the_weighted_meaning_in_double_precision(one, weight):
     total = np.linspace(-1, 1, one.dimension)
     before = total.copy()
     one.add_to(total, weight)
-    # One rounding each in unit * weight, * level and +: four units in the last place of the largest term.
+    # One rounding each in unit * weight, * level and +: four units in the last place of the largest term, or of the
+    # smallest numbers there are.
     expected = np.array(meant(one)) * weight
-    assert np.all(np.abs(total - before - expected) <= 2.0**-50 * (np.abs(expected) + np.abs(before)))
+    assert np.all(np.abs(total - before - expected) <= 2.0**-50 * (np.abs(expected) + np.abs(before)) + 1e-300)
     untouched = one.signed_levels == 0
     assert np.array_equal(total[untouched], before[untouched])
 

@@ -238,3 +238,19 @@ def test_a_fingerprint_is_json_of_problem_configs_and_settings():
     assert json.loads(json.dumps(whole, allow_nan=False)) == whole
     assert list(whole) == ["problem", "configs", "quantizer", "evaluate_every"]
     assert whole["configs"] == [CONFIG.to_dict()] * 2 and whole["evaluate_every"] == 1
+
+
+def test_numbers_of_numpy_are_known_by_their_value():
+    assert describe(np.int64(1)) == describe(1) != describe(np.int64(2))
+    slow = [fedpaq.CostModel(ratio=1.0, slow_share=0.2, slow_factor=np.int64(factor)) for factor in (3, 9)]
+    assert describe(slow[0]) != describe(slow[1]) and describe(slow[0])["slow_factor"] == 3
+
+
+def test_a_loss_of_shape_one_can_be_saved(tmp_path, config):
+    inputs = torch.randn(40, 3)
+    problem = fedpaq.Problem(
+        model=torch.nn.Linear(3, 1), loss=lambda outputs, targets: ((outputs - targets) ** 2).mean(0), inputs=inputs,
+        targets=inputs[:, :1], partition=fedpaq.problems.iid(40, 8),
+    )  # fmt: skip
+    saved = fedpaq.train(problem, config, checkpoint=tmp_path / "run")
+    assert np.array_equal(saved.params, fedpaq.train(problem, config).params)

@@ -80,8 +80,11 @@ def test_a_record_by_hand():
 
 
 def test_full_batches_are_charged_by_what_each_client_holds():
-    uneven = synthetic_quadratic(num_clients=1, dimension=3, samples_per_client=7)
-    uneven.partition = Partition.from_lists([[0], [1, 2], [3], [4, 5, 6]])
+    even = synthetic_quadratic(num_clients=1, dimension=3, samples_per_client=7)
+    uneven = fedpaq.Problem(
+        model=even.model, loss=even.loss, inputs=even.inputs, targets=even.targets,
+        partition=Partition.from_lists([[0], [1, 2], [3], [4, 5, 6]]),
+    )  # fmt: skip
     run = Recorded(configs_of(batch_size=None), problem=uneven)
     run.play(0.5)
     (history,) = run.histories()

@@ -7,7 +7,7 @@ there is a lane for every core, each with one thread: a core that has a client t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -46,7 +46,7 @@ class Captured:
         """Return x_{k,tau}^(i) - x_k for every job: (jobs, p)."""
         device = problem.inputs.device
         received, _, step_sizes, samples = work.tensors(device)
-        updates = torch.empty(len(work), problem.dimension, device=device)
+        updates = torch.empty(len(work), problem.dimension, device=device, dtype=torch.float32)
         lanes = self._lanes(problem, work)
 
         def play(job: int, lane: Lane) -> None:
@@ -96,7 +96,9 @@ class Lane:
     def __init__(self, problem: Problem, like: LocalWork, channels_last: bool | None = None) -> None:
         device = problem.inputs.device
         self._problem, self._like, self._device = problem, like, device
-        self._params, self._gradient = (torch.zeros(problem.dimension, device=device) for _ in range(2))
+        self._params, self._gradient = (
+            torch.zeros(problem.dimension, device=device, dtype=torch.float32) for _ in range(2)
+        )
         last = prefers_last_channels(problem) if channels_last is None else channels_last
         self._views, self._slots = (
             {key: last_channels(view) if last else view for key, view in problem.unflatten(flat).items()}
@@ -105,9 +107,9 @@ class Lane:
         self._module = problem.replica(self._views)
         named = dict(self._module.named_parameters())
         self._leaves = [named[key] for key in self._views]
-        self._buffers = Buffers(self._module)
+        self._constants = Constants(self._module, problem.changing)
         self._optimizer = Optimizer(like.optimizer, self._params)
-        self._step_size = torch.zeros((), device=device)
+        self._step_size = torch.zeros((), device=device, dtype=torch.float32)
         self._samples: dict[int, Tensor] = {}  # by batch size
         self._steps: dict[int, int] = {}  # taken of each batch size
         self._graphs: dict[int, torch.cuda.CUDAGraph | None] = {}
@@ -173,7 +175,7 @@ class Lane:
     def _descend(self, samples: Tensor) -> None:
         """Change the params by one step."""
         problem = self._problem
-        self._buffers.restore()
+        self._constants.restore()
         inputs, targets = problem.inputs.index_select(0, samples), problem.targets.index_select(0, samples)
         with autocast(self._like, self._device), problem.quiet():
             value = problem.loss(self._module(inputs), targets)
@@ -185,25 +187,45 @@ class Lane:
             self._optimizer.step(self._params, self._gradient, self._step_size)
 
 
-class Buffers:
-    """A module's buffers, each put back before the next step if the last one changed it."""
+class Constants:
+    """A module's buffers, and what is ``changing`` of its frozen parameters: as they were before the next step."""
 
-    def __init__(self, module: nn.Module) -> None:
-        owners = [(owner, name) for owner in module.modules() for name in owner._buffers]
-        live = [(owner, name, owner._buffers[name]) for owner, name in owners]
-        self._held = [
-            (owner, name, value.clone(), value, value._version) for owner, name, value in live if value is not None
-        ]
+    def __init__(self, module: nn.Module, changing: Collection[str] = ()) -> None:
+        held: dict[int, Constant] = {}
+        for prefix, owner in module.named_modules():
+            frozen = [name for name in owner._parameters if f"{prefix}.{name}".lstrip(".") in changing]
+            places: list[tuple[dict[str, Any], str]] = [(owner._buffers, name) for name in owner._buffers]
+            for place, name in places + [(owner._parameters, name) for name in frozen]:
+                if place[name] is not None:
+                    held.setdefault(id(place[name]), Constant(place[name])).places.append((place, name))
+        self._held = list(held.values())
 
     def restore(self) -> None:
         """Put back what was changed in place or replaced.
 
         Running means of BatchNorm change without a new version: in training nothing reads them.
         """
-        for at, (owner, name, original, value, version) in enumerate(self._held):
-            if owner._buffers[name] is not value or value._version != version:
-                owner._buffers[name] = value = original.clone()
-                self._held[at] = (owner, name, original, value, value._version)
+        for constant in self._held:
+            constant.restore()
+
+
+class Constant:
+    """A tensor that the module has in one place or in several."""
+
+    def __init__(self, value: Tensor) -> None:
+        self.places: list[tuple[dict[str, Any], str]] = []
+        self._original, self._value, self._version = value.detach().clone(), value, value._version
+
+    def restore(self) -> None:
+        """Put a fresh copy in all places if this one was changed or replaced in any."""
+        if self._value._version == self._version and all(place[name] is self._value for place, name in self.places):
+            return
+        fresh = self._original.clone()
+        if isinstance(self._value, nn.Parameter):
+            fresh = nn.Parameter(fresh, requires_grad=False)
+        self._value, self._version = fresh, fresh._version
+        for place, name in self.places:
+            place[name] = fresh
 
 
 @contextmanager

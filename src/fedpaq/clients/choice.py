@@ -23,7 +23,7 @@ from fedpaq.clients.sequential import Sequential
 from fedpaq.clients.vectorised import Vectorised, reason_not_vectorisable
 from fedpaq.clients.work import LocalWork, local_work
 from fedpaq.config import FedPAQConfig
-from fedpaq.errors import unknown_name
+from fedpaq.errors import ConfigError, unknown_name
 from fedpaq.hardware.ranks import ALONE, Ranks
 from fedpaq.problems import Problem
 
@@ -82,6 +82,10 @@ def _choose(
 ) -> Executor:
     if executor not in ("auto", *EXECUTORS):
         raise unknown_name("executor", executor, ("auto", *EXECUTORS))
+    if (own := _own_mathematics(problem)) is not None:
+        if executor not in ("auto", "sequential"):
+            raise ConfigError(f"executor={executor!r} does not call {own}; choose 'sequential'")
+        return Sequential()
     if executor == "vectorised" and (reason := reason_not_vectorisable(problem)) is not None:
         warnings.warn(f"executor='vectorised': vmap cannot take this module ({reason}); using 'captured'", stacklevel=4)
         executor = "captured"
@@ -102,6 +106,14 @@ def _choose(
         remembered[key] = _fastest(problem, clients_per_round, like)
     fastest: Executor = EXECUTORS[remembered[key]]()
     return fastest
+
+
+def _own_mathematics(problem: Problem) -> str | None:
+    """Return a method that a subclass of Problem has changed and that only ``Sequential`` calls, or None."""
+    for name in ("objective", "outputs", "call", "gradient", "batch"):
+        if getattr(type(problem), name) is not getattr(Problem, name):
+            return f"{type(problem).__name__}.{name}"
+    return None
 
 
 def _fastest(problem: Problem, clients_per_round: int, like: FedPAQConfig) -> str:

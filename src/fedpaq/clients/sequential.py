@@ -25,7 +25,7 @@ class Sequential:
     def local_updates(self, problem: Problem, work: LocalWork) -> Tensor:
         """Return x_{k,tau}^(i) - x_k for every job: (jobs, p)."""
         start = torch.as_tensor(work.params, device=problem.inputs.device)  # (runs, p)
-        updates = torch.empty(len(work), problem.dimension, device=start.device)
+        updates = torch.empty(len(work), problem.dimension, device=start.device, dtype=torch.float32)
         for job in range(len(work)):
             received = start[work.run_of[job]]
             with private_randomness(problem, work, job):

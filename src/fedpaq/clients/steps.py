@@ -24,7 +24,7 @@ class Optimizer:
         self._name, self._number = parse_optimizer(text)
         states = {"sgd": 0, "momentum": 1, "adamw": 2}[self._name]
         self._state = [torch.zeros_like(params) for _ in range(states)]
-        self._steps = torch.zeros((), device=params.device)
+        self._steps = torch.zeros((), device=params.device, dtype=torch.float32)
 
     def reset(self) -> None:
         """Forget the last client."""

@@ -34,7 +34,7 @@ class Vectorised:
         step, key = partial(descend, problem, work), (problem, work.optimizer, work.precision)
         if chunk >= len(work):
             return self.graphs.run(key, step, *work.tensors(device))
-        updates = torch.empty(len(work), problem.dimension, device=device)
+        updates = torch.empty(len(work), problem.dimension, device=device, dtype=torch.float32)
         for jobs, part in work.chunks(chunk):
             updates[jobs] = self.graphs.run(key, step, *part.tensors(device))
         return updates

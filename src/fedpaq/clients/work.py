@@ -24,6 +24,7 @@ from fedpaq.randomness import Key, Keys, minibatches, sample_without_replacement
 
 MEMORY_BUDGET = 2**25  # bytes of the host for the updates and messages alive at once; malloc gives more back each time
 BYTES_A_COORDINATE = 6  # float32 update, int8 or int16 level
+BYTES_A_SAMPLE = 24  # its number, its position among its client's, and their sum
 LARGE = 2**20  # params: such a client keeps a GPU busy, and many at once only take memory
 
 
@@ -142,9 +143,10 @@ def samples_of(problem: Problem, shape: FedPAQConfig, seeds: UInt64, round: int,
 
 
 def _jobs_at_once(problem: Problem, shape: FedPAQConfig, memory_budget: int | None) -> int:
-    if problem.inputs.device.type == "cpu":
-        return max(1, (memory_budget or MEMORY_BUDGET) // (BYTES_A_COORDINATE * problem.dimension))
     batch = shape.batch_size or int(problem.partition.sizes().max())
+    if problem.inputs.device.type == "cpu":
+        job = BYTES_A_COORDINATE * problem.dimension + BYTES_A_SAMPLE * shape.local_steps * batch
+        return max(1, (memory_budget or MEMORY_BUDGET) // job)
     gathered = 4 * 2 * batch * problem.inputs[0].numel()  # a step's minibatch, and room for activations
     budget = BUDGET if problem.dimension < LARGE else BUDGET // 8
     return max(1, (memory_budget or budget) // (BYTES_A_COORDINATE * problem.dimension + gathered))

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from fedpaq.arrays import AnyArray, Float32, Int64
+from fedpaq.config import require_instance_with
 from fedpaq.downlink.changes import Changes
 from fedpaq.downlink.dense import Dense
 
@@ -56,7 +57,10 @@ def parse(text: str) -> Downlink:
 
 def as_downlink(given: Downlink | str) -> Downlink:
     """Return a downlink given as one or as its text."""
-    return parse(given) if isinstance(given, str) else given
+    if isinstance(given, str):
+        return parse(given)
+    require_instance_with("downlink", given, ("name", "open"), "Dense(), Changes('rotated:0.5'), 'rotated:0.5'")
+    return given
 
 
 __all__ = ["Broadcast", "Changes", "Dense", "Downlink", "as_downlink", "parse"]

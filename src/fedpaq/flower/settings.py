@@ -73,9 +73,9 @@ class Settings:
         self.log: list[Log] = list(log) if isinstance(log, list | tuple) else [log]  # type: ignore[list-item]
         self.max_failed_rounds, self.max_update_norm = max_failed_rounds, max_update_norm
         self.quantizer = as_quantizer(quantizer)
-        self.aggregation = as_aggregation(aggregation or Mean())
+        self.aggregation = as_aggregation(Mean() if aggregation is None else aggregation)
         self.exact = tuple(exact)
-        self.downlink = as_downlink(downlink or Dense())
+        self.downlink = as_downlink(Dense() if downlink is None else downlink)
         self.cost_model, self.gradients_per_client = cost_model, gradients_per_client
         self.fraction_evaluate, self.min_evaluate_nodes = fraction_evaluate, min_evaluate_nodes
         self.train_metrics_aggr_fn = train_metrics_aggr_fn or mean_metrics

@@ -82,7 +82,7 @@ def recognise(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> 
 
 def _by_types(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> DenseNetwork | None:
     layers = list(model) if type(model) is nn.Sequential else [model]
-    if any(module._forward_hooks or module._forward_pre_hooks for module in (model, *layers)):
+    if any(map(tracing.is_altered, (model, *layers))):
         return None  # pruning, weight norms: the outputs are not those of the layers alone
     if len(layers) % 2 == 0 or any(type(layer) is not nn.ReLU for layer in layers[1::2]):
         return None
@@ -100,6 +100,8 @@ def _by_tracing(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -
     params = list(model.parameters())
     if not params or params[0].ndim != 2 or params[0].shape[1] != inputs[0].numel() or list(model.buffers()):
         return None  # no need to trace a convolution
+    if not all(value.requires_grad for value in params):
+        return None  # a forward pass may change what is frozen, and a trace would run it
     linear = tracing.linear_layers(model)
     if linear is None or not _are_plain(linear):
         return None
@@ -165,8 +167,9 @@ def _are_plain(linear: list[nn.Linear]) -> bool:
 
 
 def _loss_kind(loss: Loss) -> str | None:
-    if loss in _FUNCTIONS:
-        return _FUNCTIONS[loss]
+    for known, name in _FUNCTIONS.items():
+        if loss is known:  # a loss of the user's own need not be hashable
+            return name
     return _module_loss_kind(loss) if getattr(loss, "reduction", None) == "mean" else None
 
 

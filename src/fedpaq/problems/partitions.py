@@ -6,6 +6,7 @@ sampling of participants nor a round's work ever walks over all clients.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -28,6 +29,11 @@ class Partition:
     offsets: Int64  # (num_clients + 1,)
 
     def __post_init__(self) -> None:
+        for name in ("indices", "offsets"):
+            values = np.asarray(getattr(self, name))
+            if values.ndim != 1 or values.dtype.kind not in "iu":
+                raise ConfigError(f"{name} of type {values.dtype} and shape {values.shape} is not a vector of integers")
+            object.__setattr__(self, name, np.ascontiguousarray(values, np.int64))
         sizes = np.diff(self.offsets)
         if sizes.size == 0 or self.offsets[0] != 0 or self.offsets[-1] != self.indices.size:
             raise ConfigError(
@@ -65,12 +71,22 @@ class Partition:
 
     @classmethod
     def from_lists(cls, samples: Any) -> Partition:
-        """Build a partition from one sequence of sample numbers per client.
+        """Build a partition from one sequence of sample numbers per client: a list, or a dict by client number.
 
         >>> Partition.from_lists([[0, 2], [1]]).sizes().tolist()
         [2, 1]
         """
-        runs = [np.asarray(run).ravel() for run in samples]
+        if isinstance(samples, Mapping):
+            if set(samples) != set(range(len(samples))):
+                raise ConfigError(f"clients are numbered 0..{len(samples) - 1}, but samples is a dict of other keys")
+            samples = [samples[client] for client in range(len(samples))]
+        found = [np.asarray(run) for run in samples]
+        for client, run in enumerate(found):
+            if run.ndim == 0:
+                raise ConfigError(
+                    f"client={client} holds {run!r}, which is not a sequence; give each a list of samples"
+                )
+        runs = [run.ravel() for run in found]
         for client, run in enumerate(runs):
             if run.size and run.dtype.kind not in "iu":
                 raise ConfigError(f"client={client} holds {run[0]!r}; sample numbers are integers")

@@ -29,6 +29,8 @@ from fedpaq.problems.evaluation import Evaluation
 from fedpaq.problems.partitions import Partition
 from fedpaq.problems.trial import as_tensor, draws, require_types, try_out
 
+FIXED = frozenset({"model", "loss", "inputs", "targets", "partition", "regularization"})
+
 
 @dataclass(frozen=True)
 class ExactConstants:
@@ -44,8 +46,9 @@ class ExactConstants:
 class Problem:
     """Any ``torch.nn.Module``, loss and arrays, shared among clients by a partition.
 
-    ``loss(outputs, targets)`` returns the mean over the batch. ``model`` is never modified: its
-    current parameters become ``initial_params``.
+    ``loss(outputs, targets)`` returns the mean over the batch, and nothing else that it remembers. ``model`` is
+    never modified: its current parameters become ``initial_params``. The parts of a problem are fixed: for other data
+    or another loss make a new problem.
     """
 
     def __init__(
@@ -73,6 +76,11 @@ class Problem:
         self._buffers = {key: value.detach().clone() for key, value in model.named_buffers()}
         self._outputs_per_row, self._label_kind = try_out(self)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in FIXED and name in self.__dict__:
+            raise ConfigError(f"{name} of a problem is fixed, since much follows from it; make a new Problem")
+        super().__setattr__(name, value)
+
     @property
     def dimension(self) -> int:
         """p."""
@@ -82,6 +90,18 @@ class Problem:
     def num_clients(self) -> int:
         """n."""
         return self.partition.num_clients
+
+    @cached_property
+    def changing(self) -> frozenset[str]:
+        """The frozen parameters that a call of the module changes, as a moving average does: tried on two samples."""
+        copies = {key: value.clone() for key, value in self._frozen.items()}
+        if not copies:
+            return frozenset()
+        before = {key: value._version for key, value in copies.items()}
+        flat = torch.from_numpy(self.initial_params).to(self.inputs.device)
+        with torch.no_grad(), torch.random.fork_rng(devices=[flat.device] if flat.is_cuda else []):
+            self._called({**self.unflatten(flat), **copies}, self.inputs[:2])
+        return frozenset(key for key, value in copies.items() if value._version != before[key])
 
     def constants(self) -> list[Tensor]:
         """Return what the model computes with besides x: its frozen parameters and its buffers."""
@@ -129,7 +149,7 @@ class Problem:
     def outputs(self, params: Tensor, inputs: Tensor) -> Tensor:
         """Return the model's outputs under ``params``.
 
-        Buffers start from the module's own for every call and changes to them are discarded:
+        Buffers and frozen parameters start from the module's own for every call and changes to them are discarded:
         they are not part of x.
         """
         return self.call(self.unflatten(params), inputs)
@@ -137,20 +157,24 @@ class Problem:
     def call(self, parts: dict[str, Tensor], inputs: Tensor) -> Tensor:
         """Return the model's outputs under the given tensors, named as its parameters."""
         frozen = self._on(inputs.device, self._frozen)
+        return self._called({**parts, **frozen, **{key: frozen[key].clone() for key in self.changing}}, inputs)
+
+    def _called(self, parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:
         buffers = {key: value.clone() for key, value in self._on(inputs.device, self._buffers).items()}
         with self.quiet():
-            result: Tensor = torch.func.functional_call(self.model, {**parts, **frozen, **buffers}, (inputs,))
+            result: Tensor = torch.func.functional_call(self.model, {**parameters, **buffers}, (inputs,))
         return result
 
     def replica(self, parts: dict[str, Tensor]) -> nn.Module:
         """Return a copy of the module whose parameters are the given tensors (in place), under their names.
 
-        Its buffers are copies; what it does to them must be undone before each call to equal ``outputs``.
+        Its buffers are copies, and so is what is ``changing``; what it does to them must be undone before each call to
+        equal ``outputs``.
         """
         device, named = next(iter(parts.values())).device, dict(self.model.named_parameters())
         memo: dict[int, Any] = {id(named[key]): nn.Parameter(value) for key, value in parts.items()}
         for key, value in self._on(device, self._frozen).items():
-            memo[id(named[key])] = nn.Parameter(value, requires_grad=False)
+            memo[id(named[key])] = nn.Parameter(value.clone() if key in self.changing else value, requires_grad=False)
         for key, value in self.model.named_buffers():
             memo[id(value)] = self._buffers[key].to(device, copy=True)
         for value in (each for module in self.model.modules() for each in vars(module).values()):
@@ -206,20 +230,22 @@ class Problem:
         inputs = self.inputs.to(device)
         if inputs.device == self.inputs.device:  # "cuda" and "cuda:0" may be the same
             return self
-        moved = object.__new__(Problem)
+        moved = object.__new__(type(self))
         moved.__dict__.update(self.__dict__)
-        for name in ("_held_samples", "dense_data"):
+        for name in ("_held_samples", "dense_data", "inputs", "targets", "loss"):
             moved.__dict__.pop(name, None)
         if self._held_samples is not None:
             moved._held_samples = self._held_samples.to(device)
         moved.inputs, moved.targets = inputs, self.targets.to(device)
+        weighted = isinstance(self.loss, nn.Module)  # its class weights are tensors too
+        moved.loss = copy.deepcopy(self.loss).to(device) if weighted else self.loss  # type: ignore[attr-defined]
         moved._frozen = self._on(torch.device(device), self._frozen)
         moved._buffers = self._on(torch.device(device), self._buffers)
         return moved
 
     def evaluated_on(self, samples: Int64) -> Problem:
         """Return this problem with the loss evaluated on the given samples only: cheap, for tuning."""
-        thinned = object.__new__(Problem)
+        thinned = object.__new__(type(self))
         thinned.__dict__.update(self.__dict__)
         thinned._held_samples = torch.from_numpy(samples).to(self.inputs.device)
         return thinned

@@ -35,7 +35,10 @@ def relu_network(widths: Sequence[int], *, seed: int = 0) -> nn.Sequential:
 def zero_linear(fan_in: int, fan_out: int) -> nn.Linear:
     """Return a Linear layer of zeros, drawing nothing from torch's generator."""
     layer = nn.Linear(fan_in, fan_out, device="meta")  # ``to_empty`` would import sympy, for half a second
-    layer.weight, layer.bias = nn.Parameter(torch.zeros(fan_out, fan_in)), nn.Parameter(torch.zeros(fan_out))
+    layer.weight, layer.bias = (
+        nn.Parameter(torch.zeros(fan_out, fan_in, dtype=torch.float32)),
+        nn.Parameter(torch.zeros(fan_out, dtype=torch.float32)),
+    )
     return layer
 
 

@@ -18,7 +18,7 @@ class Quadratic(nn.Module):
 
     def __init__(self, curvature: Tensor) -> None:
         super().__init__()
-        self.x = nn.Parameter(torch.zeros(len(curvature)))
+        self.x = nn.Parameter(torch.zeros(len(curvature), dtype=torch.float32))
         # Never trained: a constant of the module, so that x is its only state.
         self.curvature = nn.Parameter(curvature, requires_grad=False)
 

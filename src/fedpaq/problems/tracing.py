@@ -41,7 +41,7 @@ class _Through(fx.Tracer):
 
 def linear_layers(model: nn.Module) -> list[nn.Linear] | None:
     """Return the layers of Linear (ReLU Linear)*, in order, or None for any other model."""
-    if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
+    if any(map(is_altered, model.modules())):
         return None
     whole = nn.Sequential(model)  # a root is looked into, even a Linear
     nodes, modules = _nodes(whole, leaves=True), dict(whole.named_modules())
@@ -57,6 +57,12 @@ def linear_layers(model: nn.Module) -> list[nn.Linear] | None:
     layers = [step for step in steps[::2] if isinstance(step, nn.Linear)]
     fits = len(steps) % 2 == 1 and len(layers) == len(steps[::2]) and set(steps[1::2]) <= {RELU}
     return layers if fits else None
+
+
+def is_altered(module: nn.Module) -> bool:
+    """Tell whether more happens in a module than its class says, forwards or backwards."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(hooks) or "forward" in vars(module)
 
 
 def known_loss(loss: Callable[..., Any], known: Sequence[Any]) -> Any:

@@ -59,6 +59,8 @@ def try_out(problem: Problem) -> tuple[int, LabelKind | None]:
     inputs, targets, indices = problem.inputs, problem.targets, problem.partition.indices
     if not problem.dimension:
         raise ConfigError("model has no trainable parameters; there is nothing to learn")
+    if any(value.is_complex() for value in problem.model.parameters()):
+        raise ConfigError("model has complex parameters; x is a vector of real numbers")
     if len(inputs) != len(targets):
         raise ConfigError(f"inputs hold {len(inputs)} samples but targets {len(targets)}; they must match")
     low, high = int(indices.min()), int(indices.max())
@@ -72,6 +74,7 @@ def try_out(problem: Problem) -> tuple[int, LabelKind | None]:
     if _has_classes(outputs, targets):
         _require_labels(targets, outputs.shape[1])
     _try_loss(problem, outputs)
+    _try_gradient(problem)
     return outputs[0].numel(), _label_kind(outputs, targets, problem.loss)
 
 
@@ -97,7 +100,7 @@ def _try_model(problem: Problem) -> Tensor:
 
 def _try_loss(problem: Problem, outputs: Tensor) -> None:
     """Run the loss on those outputs, and on each of them twice, which must not change a mean."""
-    y = problem.targets[:2]
+    y = _extremes(problem.targets)
     try:
         with torch.no_grad():
             once = torch.as_tensor(problem.loss(outputs, y))
@@ -114,6 +117,28 @@ def _try_loss(problem: Problem, outputs: Tensor) -> None:
             f"loss={float(once):.6g} of {len(y)} samples became {float(twice):.6g} when each was counted "
             "twice; return the mean over the batch, not the sum"
         )
+
+
+def _extremes(targets: Tensor) -> Tensor:
+    """Return two targets that a loss may stumble over, if any: the least and the largest label, or the first ones."""
+    if targets.ndim != 1 or targets.is_floating_point() or len(targets) < 2:
+        return targets[:2]
+    return torch.stack([targets.min(), targets.max()])
+
+
+def _try_gradient(problem: Problem) -> None:
+    """Take one gradient as local steps do, or raise ConfigError; torch's generator is put back."""
+    x, y = problem.inputs[:2], problem.targets[:2]
+    if len(x) == 1:  # a batch, whose statistics have a variance
+        x, y = torch.cat([x, x]), torch.cat([y, y])
+    flat = torch.from_numpy(problem.initial_params).to(x.device).requires_grad_()
+    try:
+        with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+            torch.autograd.grad(problem.objective(flat, x, y), flat)
+    except Exception as error:
+        raise ConfigError(
+            f"the loss of the model has no gradient on two samples, in training: {type(error).__name__}: {error}"
+        ) from error
 
 
 def draws(problem: Problem) -> bool:
@@ -142,7 +167,7 @@ def _label_kind(outputs: Tensor, targets: Tensor, loss: Loss) -> LabelKind | Non
     is_single = outputs[0].numel() == 1 and targets[0].numel() == 1
     if not is_single or not bool(((targets == 0) | (targets == 1)).all()):
         return None
-    return "probability" if _is_met_by_targets(loss, outputs[:1], targets[:1]) else "logit"
+    return "probability" if _is_met_by_targets(loss, outputs, targets[:2]) else "logit"
 
 
 def _is_met_by_targets(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:

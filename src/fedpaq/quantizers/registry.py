@@ -16,6 +16,7 @@ from dataclasses import fields, is_dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar, cast
 
+from fedpaq.config import require_instance_with
 from fedpaq.errors import ConfigError, unknown_name
 from fedpaq.quantizers.identity import Identity
 from fedpaq.quantizers.low_precision import LowPrecision
@@ -95,7 +96,10 @@ def text_of(quantizer: Any) -> str:
 
 def as_quantizer(given: Q | str) -> Q:
     """Return a quantizer given as one or as its text."""
-    return cast(Q, parse(given)) if isinstance(given, str) else given
+    if isinstance(given, str):
+        return cast(Q, parse(given))
+    require_instance_with("quantizer", given, ("name", "quantize", "quantize_batch"), "LowPrecision(1), 'rotated:0.1'")
+    return given
 
 
 def _number(text: str, value: str) -> float:

@@ -61,7 +61,7 @@ def probe(problem: Problem) -> str:
     params = torch.from_numpy(problem.initial_params).to(x.device)
     with problem.quiet(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
         torch.manual_seed(0)  # of dropout
-        gradient = problem.gradient(params, x, y)
+        (gradient,) = torch.autograd.grad(problem.objective(params.requires_grad_(), x, y), params)
         with torch.no_grad():
             loss = problem.objective(params, x, y)
     return f"loss {float(loss):.3g}, gradient {float(gradient.double().norm()):.3g}"
@@ -78,8 +78,11 @@ def describe_config(config: FedPAQConfig) -> dict[str, Any]:
 
 def describe(value: Any) -> Any:
     """Return a plain value, or the type, name and fields of an object such as a quantizer."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if value is None or isinstance(value, bool | int | float | str):
         return value
     fields = asdict(value) if is_dataclass(value) and not isinstance(value, type) else {}
+    fields = {key: field.item() if isinstance(field, np.generic) else field for key, field in fields.items()}
     plain = {key: field for key, field in fields.items() if isinstance(field, bool | int | float | str | None)}
     return {"type": type(value).__qualname__, "name": getattr(value, "name", ""), **plain}

@@ -1,5 +1,6 @@
 """RunSettings: what a run is, apart from where it stands. Fixed before the first round."""
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,7 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         require_int("evaluate_every", self.evaluate_every, 0)
+        object.__setattr__(self, "evaluate_every", operator.index(self.evaluate_every))
         self.counted_bits(1)
 
     @property

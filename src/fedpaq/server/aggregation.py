@@ -18,7 +18,7 @@ import numpy as np
 
 from fedpaq import codec
 from fedpaq.arrays import Float64, Int64
-from fedpaq.config import require_positive
+from fedpaq.config import require_instance_with, require_positive
 from fedpaq.errors import ConfigError, unknown_name
 from fedpaq.quantizers import Key, Message
 from fedpaq.server.mean import MeanAccumulator
@@ -164,7 +164,10 @@ def find_aggregation(name: str) -> Aggregation:
 
 def as_aggregation(given: Aggregation | str) -> Aggregation:
     """Return an aggregation given as one or as its name."""
-    return find_aggregation(given) if isinstance(given, str) else given
+    if isinstance(given, str):
+        return find_aggregation(given)
+    require_instance_with("aggregation", given, ("name", "start"), "Mean(), 'trimmed:0.2'")
+    return given
 
 
 class StoredMessages:

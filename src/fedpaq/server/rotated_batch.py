@@ -95,7 +95,7 @@ class RotatedOnDevice:
         width = -(-self._dimension // SUM_BLOCK) * SUM_BLOCK
         for jobs, groups in zip(self._chunks(), self._groups, strict=True):
             rows = jobs.stop - jobs.start
-            estimates = torch.empty(rows, width, device=self._device)
+            estimates = torch.empty(rows, width, device=self._device, dtype=torch.float32)
             units = torch.ones(rows, 1, dtype=torch.float64, device=self._device)
             for group in groups:
                 targets = group.numbers - jobs.start

@@ -21,7 +21,7 @@ import numpy as np
 
 from fedpaq import codec
 from fedpaq.arrays import Float32
-from fedpaq.config import require_int
+from fedpaq.config import plain_number, require_int
 from fedpaq.errors import ConfigError
 from fedpaq.quantizers.message import QuantizedMessage
 from fedpaq.quantizers.rotated import content
@@ -68,6 +68,7 @@ class Rotated:
             object.__setattr__(self, "payload_bytes", int(self.payload_bytes))
         elif not (isinstance(self.bits, int | float | np.number) and 0 < self.bits <= MOST_BITS):
             raise ConfigError(f"bits={self.bits!r} is out of range; choose more than 0 and at most {MOST_BITS:g}")
+        object.__setattr__(self, "bits", plain_number(self.bits))
         if self.blocks is not None:
             require_int("blocks", self.blocks, 1)
             object.__setattr__(self, "blocks", int(self.blocks))
