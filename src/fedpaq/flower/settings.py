@@ -72,7 +72,7 @@ class Settings:
         self.checkpoint, self.save = checkpoint, save
         self.log: list[Log] = list(log) if isinstance(log, list | tuple) else [log]  # type: ignore[list-item]
         self.max_failed_rounds, self.max_update_norm = max_failed_rounds, max_update_norm
-        self.quantizer = as_quantizer(quantizer)
+        self.quantizer = None if quantizer is None else as_quantizer(quantizer)
         self.aggregation = as_aggregation(Mean() if aggregation is None else aggregation)
         self.exact = tuple(exact)
         self.downlink = as_downlink(Dense() if downlink is None else downlink)
