@@ -15,6 +15,7 @@ from fedpaq.clients.vectorised import COPIES, reason_not_vectorisable
 from fedpaq.clients.work import BYTES_A_COORDINATE, BYTES_A_SAMPLE, LocalWork, draw_samples, whole_clients
 from fedpaq.errors import ConfigError
 from fedpaq.hardware.ranks import Ranks
+from fedpaq.kernels.threads import cores
 from fedpaq.problems import Partition, Problem
 from fedpaq.randomness import Key, minibatches, sample_without_replacement
 
@@ -133,6 +134,7 @@ def test_the_work_is_the_same_however_it_is_cut(budget, runs, batch_size):
     assert of_job[0] == of_job[1]
     samples = configs[0].local_steps * (batch_size or PROBLEM.partition.sizes().max())
     at_once = max(1, budget // (BYTES_A_COORDINATE * PROBLEM.dimension + BYTES_A_SAMPLE * samples))
+    at_once -= at_once % cores() if at_once > cores() else 0  # as many for every core
     assert all(len(part) <= at_once for part in cut)
     if batch_size is not None:  # as few parts as fit
         assert len(cut) == -(-4 * runs // at_once)

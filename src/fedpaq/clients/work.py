@@ -19,6 +19,7 @@ from fedpaq.arrays import Float32, Int64, UInt64
 from fedpaq.config import FedPAQConfig
 from fedpaq.hardware.devices import BUDGET, to_tensor
 from fedpaq.kernels import cuda
+from fedpaq.kernels.threads import cores
 from fedpaq.problems import Partition, Problem
 from fedpaq.randomness import Key, Keys, minibatches, sample_without_replacement
 
@@ -146,7 +147,8 @@ def _jobs_at_once(problem: Problem, shape: FedPAQConfig, memory_budget: int | No
     batch = shape.batch_size or int(problem.partition.sizes().max())
     if problem.inputs.device.type == "cpu":
         job = BYTES_A_COORDINATE * problem.dimension + BYTES_A_SAMPLE * shape.local_steps * batch
-        return max(1, (memory_budget or MEMORY_BUDGET) // job)
+        jobs = (memory_budget or MEMORY_BUDGET) // job
+        return max(1, jobs - jobs % cores() if jobs > cores() else jobs)  # so that no core waits for the last client
     gathered = 4 * 2 * batch * problem.inputs[0].numel()  # a step's minibatch, and room for activations
     budget = BUDGET if problem.dimension < LARGE else BUDGET // 8
     return max(1, (memory_budget or budget) // (BYTES_A_COORDINATE * problem.dimension + gathered))
