@@ -21,6 +21,7 @@ from fedpaq.clients import Executor, choose_executor, draw_participants, local_w
 from fedpaq.config import FedPAQConfig, require_same_shape
 from fedpaq.cost_model import CostModel
 from fedpaq.downlink import Broadcast, Dense, Downlink, as_downlink
+from fedpaq.errors import ConfigError
 from fedpaq.hardware.devices import require_device, to_array
 from fedpaq.hardware.ranks import ALONE, Ranks
 from fedpaq.problems import Problem
@@ -98,6 +99,8 @@ def sweep(
     continues from it. With ``device="cuda"`` data and updates stay on the GPU and payload sizes are estimated.
     Several ``ranks`` share the clients.
     """
+    if not isinstance(problem, Problem):
+        raise ConfigError(f"problem={problem!r} is not a Problem; make one, or load one with fedpaq.problems.load")
     shape = require_same_shape(configs)
     shape.check_against(problem.num_clients)
     problem = problem.to(require_device(device))

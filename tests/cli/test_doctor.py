@@ -22,3 +22,9 @@ def test_the_table_fits_80_columns():
     result = CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "80"})
     assert result.exit_code == 0, result.output
     assert max(len(line) for line in result.output.splitlines()) <= 80
+
+
+def test_a_wrong_data_folder_is_a_finding():
+    result = CliRunner().invoke(app, ["doctor", "--json"], env={"FEDPAQ_DATA": "/nowhere"})
+    assert result.exit_code == 0, result.output
+    assert "is not a folder" in json.loads(result.stdout)["data"]["folder"]

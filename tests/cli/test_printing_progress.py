@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 
-from fedpaq.cli.printing import progress_bar
+from fedpaq.cli.printing import at_work, progress_bar
 
 
 class Terminal(io.StringIO):
@@ -36,3 +36,9 @@ def test_a_quiet_bar_draws_nothing_on_a_terminal_either(monkeypatch):
 def test_a_terminal_sees_name_share_and_detail(monkeypatch):
     text = drawn(monkeypatch, Terminal(), quiet=False)
     assert "FedPAQ" in text and "100%" in text and "loss 3" in text
+
+
+def test_work_without_an_end_in_sight_is_silent_where_output_is_piped(capsys):
+    with at_work("estimating"):
+        pass
+    assert capsys.readouterr() == ("", "")

@@ -163,3 +163,9 @@ def test_without_arguments_the_command_lists_its_verbs():
     result = CliRunner().invoke(app, ["--help"])
     assert result.exit_code == 0
     assert "run" in result.output and "data" in result.output
+
+
+def test_a_loss_that_rose_is_said():
+    result = CliRunner().invoke(app, ["run", "mnist-logistic", "--step-size", "1000", "-t", "20", "--no-compare"])
+    assert result.exit_code == 0, result.output
+    assert "The loss rose from" in result.output and "smaller --step-size" in result.output

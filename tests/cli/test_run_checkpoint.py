@@ -100,9 +100,10 @@ def test_an_output_without_a_folder_is_refused_before_training(tmp_path):
     assert isinstance(refused.exception, ConfigError) and "create it first" in str(refused.exception)
 
 
-def test_an_output_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["fedpaq", *QUICK, "--no-compare", "--output", str(tmp_path)])
+@pytest.mark.parametrize("option", ["--output", "--checkpoint"])
+def test_a_folder_is_refused_as_a_file_before_any_training(option, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["fedpaq", *QUICK, "--no-compare", option, str(tmp_path)])
     with pytest.raises(SystemExit) as end:
         main()
     told = capsys.readouterr().err
-    assert end.value.code == 2 and "Is a directory" in told and "Traceback" not in told
+    assert end.value.code == 2 and "is a folder; name a file in it" in told and "Traceback" not in told

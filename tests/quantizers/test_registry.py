@@ -42,7 +42,7 @@ def test_spaces_and_other_ways_to_write_it_are_understood():
         ("low-precision:one", "'one' is not a number"),
         ("low-precision:0", "levels=0"),
         ("none:1", "settings that do not fit; write none"),
-        ("rotated", "give either bits="),
+        ("rotated", r"needs its settings; write rotated:BITS"),
         ("rotated:99", "bits=99"),
     ],
 )

@@ -14,6 +14,7 @@ from fedpaq.theory import estimate
 from fedpaq.theory.estimators import MOST_SAMPLES, descend, extreme_curvatures, largest_curvature, largest_variance
 from fedpaq.theory.full_loss import FullLoss
 from small_losses import make, point
+from small_problems import make_problem
 
 GENERATOR = np.random.default_rng(7)
 INPUTS = GENERATOR.normal(size=(60, 3)).astype(np.float32)
@@ -254,3 +255,9 @@ def test_estimates_become_the_assumptions_of_the_theorems():
 def test_a_start_at_the_optimum_has_no_negative_gap():
     """Rounding made the gap -7e-15, which no bound takes."""
     assert estimate(synthetic_quadratic(regularization=1e200)).initial_gap.value == 0.0
+
+
+def test_a_network_is_looked_at_where_runs_go_only():
+    problem = make_problem("mlp")
+    zeta = estimate(problem, descent_steps=20).heterogeneity
+    assert zeta.source.startswith("largest of 3 points") and 0 < zeta.value < 100

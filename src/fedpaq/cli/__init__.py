@@ -1,7 +1,9 @@
 """The command line: one verb per file, each parses and then calls the library."""
 
 import gc
+import re
 import sys
+import warnings
 from typing import Annotated, Any
 
 import typer
@@ -58,6 +60,7 @@ app.add_typer(bench.app, name="bench")
 
 def main() -> None:
     """Run the command line; an expected error is one line on standard error and exit code 2."""
+    warnings.formatwarning = lambda message, *place, **line: f"fedpaq: warning: {message}\n"
     gc.set_threshold(50_000)  # importing torch and numba otherwise looks for garbage 440 times, for 0.2 s
     try:
         code = app(prog_name="fedpaq", standalone_mode=False) or 0
@@ -83,6 +86,6 @@ def _refuse(message: str) -> int:
 
 def _advice(error: Any) -> str:
     """Return typer's complaint as one line; a missing command has shown the help and has none."""
-    message = " ".join(error.format_message().split())
+    message = re.sub(r"(Did you mean [^?]*\?)( \1)+", r"\1", " ".join(error.format_message().split()))
     path = error.ctx.command_path if error.ctx else "fedpaq"
     return f"{message.rstrip('.')}; see {path} --help" if message else ""

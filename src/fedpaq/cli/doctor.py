@@ -10,6 +10,7 @@ from typing import Any
 from fedpaq.cli.data import find, where
 from fedpaq.cli.options import AsJson, DataDir
 from fedpaq.cli.printing import grouped, show
+from fedpaq.errors import DatasetError
 
 ADVICE = {"incomplete": "; see `fedpaq data check`", "not found": "; see `fedpaq data`"}
 PACKAGES = ("fedpaq", "numpy", "torch", "numba", "scipy", "matplotlib", "plotly", "flwr", "triton")
@@ -69,5 +70,8 @@ def _kernels() -> dict[str, str]:
 def _data(data_dir: Path | None) -> dict[str, str]:
     from fedpaq.problems.datasets.catalogue import DATASETS
 
-    found = {name: where(find(dataset, data_dir)) for name, dataset in DATASETS.items()}
+    try:
+        found = {name: where(find(dataset, data_dir)) for name, dataset in DATASETS.items()}
+    except DatasetError as error:  # a finding, too
+        return {"mnist-0-8": "bundled", "folder": str(error)}
     return {"mnist-0-8": "bundled", **{name: place + ADVICE.get(place, "") for name, place in found.items()}}

@@ -228,9 +228,20 @@ def gradient_prices(
     return {"downlink_bandwidth": None if down is None else down * gradient, "round_seconds": round_seconds / gradient}
 
 
+def require_file(name: str, path: Path | None) -> None:
+    """Raise ConfigError, before any work, unless ``path`` can be a file: its folder exists, and it is none itself."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise ConfigError(f"{name}={str(path)!r} is a folder; name a file in it")
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"{name}={str(path)!r} needs the folder {str(path.parent)!r}; create it first")
+
+
 def require_picture(path: Path, *, drawn: bool, advice: str) -> None:
     """Raise ConfigError, before any work, unless a picture will be drawn and ``path`` can hold it."""
     if not drawn:
         raise ConfigError(f"plot={str(path)!r} cannot be drawn; {advice}")
     if path.suffix.lower() not in PICTURES:
         raise ConfigError(f"plot={str(path)!r} is not a picture; choose FILE{', FILE'.join(PICTURES)}")
+    require_file("plot", path)

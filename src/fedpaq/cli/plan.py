@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedpaq.cli import options
-from fedpaq.cli.printing import line, progress_bar, show, table
+from fedpaq.cli.printing import at_work, line, progress_bar, show, table
 from fedpaq.cli.units import format_bytes, format_seconds
 from fedpaq.errors import ConfigError
 
@@ -266,7 +266,8 @@ def _from_theory(
     from fedpaq.theory import estimate
 
     require_int("max_clients", max_clients, 1, task.num_clients)
-    known = estimate(task)
+    with at_work("estimating L, mu and sigma", quiet=json):
+        known = estimate(task)
     if known.optimum is None or known.initial_error is None:
         raise ConfigError(
             f"problem={task.name!r} is not known to be strongly convex, as --from-theory needs; plan without it"
@@ -288,7 +289,8 @@ def _from_theory(
         dimension=task.dimension,
         num_clients=task.num_clients,
     )
-    found = plan_from_theory(inputs, settings, target=target_loss - least, cost_model=model, batch_size=batch_size)
+    with at_work(f"the theorems' rounds for {len(settings)} settings", quiet=json):
+        found = plan_from_theory(inputs, settings, target=target_loss - least, cost_model=model, batch_size=batch_size)
     unit = "seconds" if model.is_in_seconds else "gradient times"
     show([guarantee.to_dict() for guarantee in found], json, lambda: [_guarantees(found[:5], unit), LOOSENESS])
 

@@ -9,7 +9,15 @@ from typing import Any
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -61,6 +69,22 @@ def grouped(headings: Iterable[str], rows: Iterable[Sequence[Any]], *, title: st
 def line(text: str) -> Text:
     """Return a line that is never broken, so that a path in it can be copied."""
     return Text(text)
+
+
+@contextmanager
+def at_work(what: str, *, quiet: bool = False) -> Iterator[None]:
+    """Show what is being done, and for how long, where nobody can tell how much is left; on standard error."""
+    console = Console(stderr=True)
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=quiet or not console.is_terminal,
+    ) as shown:
+        shown.add_task(what, total=None)
+        yield
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -13,7 +14,6 @@ from fedpaq.cli import options
 from fedpaq.cli.interrupts import orderly_end
 from fedpaq.cli.printing import progress_bar, show, table
 from fedpaq.cli.units import format_bytes, format_seconds, three_digits
-from fedpaq.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedpaq import CostModel
@@ -107,8 +107,8 @@ def run(
     from fedpaq.hardware.ranks import join
     from fedpaq.server.aggregation import find_aggregation
 
-    if output is not None and not output.absolute().parent.is_dir():  # say so now, not after hours of training
-        raise ConfigError(f"output={str(output)!r} needs the folder {str(output.parent)!r}; create it first")
+    options.require_file("output", output)  # say so now, not after hours of training
+    options.require_file("checkpoint", checkpoint)
     if ratio is None and bandwidth is None:
         ratio = RATIO
     cost_model = options.cost_model_of(context, ratio=ratio, accounting=accounting)
@@ -220,7 +220,7 @@ def _cells(history: History, in_seconds: bool) -> dict[str, str]:
         ">accuracy": "-" if history.diverged or final.accuracy is None else f"{final.accuracy:.1%}",
         ">upload": format_bytes(final.payload_bytes / uploads),
         ">download": format_bytes(final.download_bytes / uploads),
-        ">both in all": format_bytes(final.payload_bytes + final.download_bytes),
+        ">both, total": format_bytes(final.payload_bytes + final.download_bytes),
         ">time": format_seconds(final.seconds) if in_seconds else f"{final.seconds:,.0f}",
     }
 
@@ -237,6 +237,9 @@ def _tables(histories: dict[str, History], ranks: Ranks, cost_model: CostModel) 
         f"r={config['clients_per_round']}, tau={config['local_steps']}, T={config['total_steps']}, "
         f"eta={config['step_size']:g}",
     )
+    if first.final.loss is not None and first.final.loss > (first.records[0].loss or math.inf):
+        rise = f"from {first.records[0].loss:.4g} to {first.final.loss:.4g}"
+        yield f"[red]The loss rose[/red] {rise}: choose a smaller --step-size."
     for other in others:
         if other.diverged is not None:
             yield f"FedAvg diverged in {other.diverged}"

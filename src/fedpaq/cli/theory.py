@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedpaq.cli import options
-from fedpaq.cli.printing import show, table
+from fedpaq.cli.printing import at_work, show, table
 from fedpaq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -106,9 +106,16 @@ def theory(
         quantizer=chosen,
         num_seeds=max(measure, 2),
     )
-    estimates = estimate(task)
-    report = _report(task, estimates, setting, total_steps)
-    check = _measure(task, estimates, setting, total_steps) if measure else None
+    if clients_per_round > task.num_clients:
+        raise ConfigError(
+            f"clients_per_round={clients_per_round} exceeds num_clients={task.num_clients}; "
+            f"choose 1..{task.num_clients}"
+        )
+    with at_work("estimating L, mu, sigma and zeta", quiet=json):
+        estimates = estimate(task)
+        report = _report(task, estimates, setting, total_steps)
+    with at_work(f"{measure} measured runs", quiet=json or not measure):
+        check = _measure(task, estimates, setting, total_steps) if measure else None
     if check is not None:
         report["measured"] = check.to_dict()
     show(report, json, lambda: _tables(report, check))
@@ -292,6 +299,6 @@ def _comparison(check: Check) -> Iterator[str]:
             continue
         verdict = "under" if bound.verdict == "holds" else "[red]ABOVE[/red]"
         where = "" if bound.first_round is None else f" from round {bound.first_round} on"
-        yield f"  {name}: {verdict} the bound{where}, at most {bound.worst_ratio:.2g} of it"
+        yield f"  {name}: {verdict} the bound{where}; the measured error is at most {bound.worst_ratio:.2g} times it"
     if check.slope is not None:
         yield f"  slope {check.slope.value:.2f} [{check.slope.low:.2f}, {check.slope.high:.2f}]"

@@ -57,6 +57,11 @@ def encode(message: Message) -> bytes:
     >>> len(encode(message)), decode(encode(message), dimension=3) == message
     (16, True)
     """
+    if not hasattr(message, "code"):
+        raise ConfigError(
+            f"message of type {type(message).__name__} is not a message; quantize the update first, as with "
+            "LowPrecision(levels=1).quantize(update, key=fedpaq.Key(seed=0))"
+        )
     return encode_batch([message])[0]
 
 

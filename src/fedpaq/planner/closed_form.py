@@ -137,7 +137,10 @@ def _least(enough: Callable[[int], bool]) -> int:
     low, high = 0, 1
     while not enough(high):
         if high == MOST_ROUNDS:
-            raise ConfigError(f"the bound is above the target for {MOST_ROUNDS} rounds; choose a higher target")
+            raise ConfigError(
+                f"the bound stays above the target for {MOST_ROUNDS:.0e} rounds: the theorems promise little where mu "
+                "is small; choose a higher target, or plan without the theory"
+            )
         low, high = high, min(2 * high, MOST_ROUNDS)
     while high - low > 1:
         middle = (low + high) // 2

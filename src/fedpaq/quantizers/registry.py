@@ -76,6 +76,10 @@ def parse(text: str) -> Any:
         return kind(*given, **named)
     except TypeError as error:
         raise ConfigError(f"quantizer={text!r} has settings that do not fit; write {_usage(name, kind)}") from error
+    except ConfigError as error:
+        if rest.strip():
+            raise
+        raise ConfigError(f"quantizer={text!r} needs its settings; write {_usage(name, kind)}") from error
 
 
 def text_of(quantizer: Any) -> str:

@@ -31,6 +31,8 @@ class RunSettings:
     evaluate_every: int = 1
 
     def __post_init__(self) -> None:
+        if not isinstance(self.cost_model, CostModel):
+            raise ConfigError(f"cost_model={self.cost_model!r} is not a CostModel; e.g. CostModel.from_ratio(100)")
         require_int("evaluate_every", self.evaluate_every, 0)
         object.__setattr__(self, "evaluate_every", operator.index(self.evaluate_every))
         self.counted_bits(1)
