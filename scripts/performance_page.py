@@ -84,6 +84,11 @@ def simulation(results: Results) -> Iterable[str]:
         if job != "J1":
             judged.append((f"{job}: fastest of all", fastest, fastest.startswith("fedpaq")))
     yield "Whole runs. fedpaq quantizes, encodes and averages; the loops written by hand average plain floats."
+    yield (
+        "J1: logistic regression on MNIST's 0 and 8, 25 of 50 clients, 20 rounds of τ = 5. J2: 92,027 parameters on "
+        "CIFAR-10, 25 of 50 clients, 50 rounds of τ = 2. J3: the same network, 100 of 1,000 clients, 10 rounds of "
+        "τ = 10. Minibatches of ten throughout."
+    )
     yield table(("job", "time", "ratio to NumPy loop", "final loss"), rows)
     yield aims(judged)
 
@@ -162,8 +167,8 @@ def company(results: Results) -> Iterable[str]:
                 ratio = ours["median_seconds"] / found["before"]["median_seconds"]
                 judged.append((f"{job} {where}: no slower than before", f"{ratio:.2f}", ratio <= 1.0))
     yield (
-        "Kernels spread their jobs over threads that sleep while they wait, and the caller waits for no helper that "
-        "got no core. One thread is `NUMBA_NUM_THREADS=1`. Before: the last version whose kernels used OpenMP, whose "
+        "Kernels spread their jobs over threads that sleep while they wait. The caller does not wait for a thread that "
+        "got no core. J1 to J3 are those of [the simulation](#simulation-on-a-cpu). One thread is `NUMBA_NUM_THREADS=1`. Before: the last version whose kernels used OpenMP, whose "
         f"threads spin. Measured on {results['note']}."
     )
     yield table(("job", "time", "ratio to one thread"), rows)
@@ -297,13 +302,6 @@ def models(results: Results) -> Iterable[str]:
             for name, vmap in ((name, on_cpu[name].get("vmap")) for name in kinds)
         ),
     )
-    worked = on_cpu.get("transformer, processor seconds")
-    if worked is not None:
-        yield (
-            f"A transformer of {worked['dimension']:,} parameters, {worked['clients']} clients, on "
-            f"{worked['machine']}: {worked['loop']:.2f} s of processor time by the loop, "
-            f"{worked['fedpaq']:.2f} s by fedpaq."
-        )
     yield "Dense networks as fedpaq writes them, and as a subclass for images under a lambda for a loss: the same bits."
     yield table(
         ("network", "plain", "written otherwise", "ratio"),
@@ -314,10 +312,10 @@ def models(results: Results) -> Iterable[str]:
     )
     resnet, transformer = on_gpu["resnet r=10"], on_gpu["transformer r=10"]
     exact = on_gpu["resnet agreement, strict"]["fedpaq_to_loop, fixed order, 1 rounds"]
-    slowest = min(on_cpu[name]["auto"]["times_faster"] for name in kinds)
+    beside = [on_cpu[name]["auto"]["times_faster"] for name in kinds]
+    slowest, faster = min(beside), sum(ratio > 1 for ratio in beside)
     ratios = (resnet["auto"], transformer["auto"], resnet["bfloat16"], transformer["bfloat16"])
     first, second, third, fourth = (found["times_faster"] for found in ratios)
-    ratio = worked["loop"] / worked["fedpaq"] if worked else math.nan
     without = on_gpu["resnet strict"]["auto"]["times_faster"]
     yield aims(
         [
@@ -327,8 +325,8 @@ def models(results: Results) -> Iterable[str]:
             ("ResNet-18 4 times faster, bfloat16", f"{third:.1f}", third >= 4),
             ("transformer 5 times faster, bfloat16", f"{fourth:.1f}", fourth >= 5),
             ("equal losses to 1e-4, ResNet-18, strict, fixed order, one round", f"{exact:.0e}", exact <= 1e-4),
-            ("CPU: never slower than the loop by 5 %, two networks for images", f"{slowest:.2f}", slowest >= 0.95),
-            *([("the same, transformer, processor time", f"{ratio:.2f}", ratio >= 0.95)] if worked else []),
+            ("CPU: never slower than the loop by 5 %", f"{slowest:.2f}", slowest >= 0.95),
+            ("CPU: faster than the loop on at least two", str(faster), faster >= 2),
         ]
     )
 
