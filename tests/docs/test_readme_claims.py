@@ -62,18 +62,17 @@ def claims():
     assert resnet["rounds"] == 150 and resnet["seeds"] == 3
     arms = {row["arm"]: f"{row['bytes_per_upload']:,} bytes and {row['measure']:.1f} %" for row in resnet["rows"]}
     yield f"{arms['Rotated 0.0024 bits']} with `Rotated`, {arms['float32']} as float32, {arms['s = 1']} with s = 1"
-    yield f"the same time (ratio {scaling['clients']['iid, n=1000000']['over_fewest']:.2f})"
+    yield f"{scaling['clients']['iid, n=1000000']['over_fewest']:.2f} times as long"
     (bytes_, rows), (elias, _), (width, _) = (verdicts(count) for count in ("payload", "elias", "fixed-width"))
-    held, failed, tied, undecided = zip(bytes_, elias, width, strict=True)
-    yield "{}, {} and {} of {} hold".format(*held, rows)
-    yield "{}, {} and {} do not, {}, {} and {} are ties".format(*failed, *tied)
-    yield "{}, {} and {} are undecided".format(*undecided)
-    yield f"{held[0]} of {rows} judged sentences hold under real bytes"
-    yield f"a fixed width, {held[2]} hold"
+    assert bytes_[3] == elias[3] == width[3] == 0  # undecided
+    yield "hold / do not / tie, of {}: {} / {} / {} in real bytes".format(rows, *bytes_[:3])
+    yield "{} / {} / {} by the Elias bound, {} / {} / {} at a fixed width".format(*elias[:3], *width[:3])
+    yield f"{bytes_[0]} of {rows} judged sentences hold under real bytes"
+    yield f"a fixed width, {width[0]} hold"
     plans = results("planner")["rows"]
     shares = [row["share_at_target"] for row in plans]
     yield f"at most {max(row['over_best'] for row in plans):.2f} x the grid's best time"
-    yield f"{min(shares):.0%} to {max(shares):.0%} where 90 % are asked for"
+    yield f"{100 * min(shares):.0f} % to {100 * max(shares):.0f} % of the runs, where 90 % are asked for"
     flower = results("flower")["92027"]
     up = [flower[name]["wire"]["wire_bytes_up"] / 1e3 for name in ("s=1", "float32")]
     yield f"{up[0]:.1f} kB up instead of {up[1]:.1f} kB"

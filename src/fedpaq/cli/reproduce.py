@@ -56,7 +56,7 @@ def reproduce(
     Rotated at four rates with s = 1, 5, 10 and float32, loss against bytes really uploaded.
 
     models is a study of a ResNet-18 on CIFAR-10 and of a byte transformer: float32, s = 1 and 64 and
-    Rotated at four rates, with and without coded downloads. It takes 25 minutes of an H200 (--device cuda),
+    Rotated at four rates, with and without coded downloads. It takes an hour or more of an H200 (--device cuda),
     and days of a CPU. --minutes cuts it into pieces.
 
     --downlink-bandwidth and --round-seconds judge and draw the same curves on a network where downloads
