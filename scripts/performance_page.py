@@ -6,7 +6,6 @@ python scripts/performance_page.py
 from __future__ import annotations
 
 import json
-import math
 import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -168,7 +167,8 @@ def company(results: Results) -> Iterable[str]:
                 judged.append((f"{job} {where}: no slower than before", f"{ratio:.2f}", ratio <= 1.0))
     yield (
         "Kernels spread their jobs over threads that sleep while they wait. The caller does not wait for a thread that "
-        "got no core. J1 to J3 are those of [the simulation](#simulation-on-a-cpu). One thread is `NUMBA_NUM_THREADS=1`. Before: the last version whose kernels used OpenMP, whose "
+        "got no core. J1 to J3 are those of [the simulation](#simulation-on-a-cpu). One thread is "
+        "`NUMBA_NUM_THREADS=1`. Before: the last version whose kernels used OpenMP, whose "
         f"threads spin. Measured on {results['note']}."
     )
     yield table(("job", "time", "ratio to one thread"), rows)

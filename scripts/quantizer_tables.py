@@ -61,6 +61,27 @@ def one_block(results: Results) -> str:
     return table(("problem", "quantizer", "bytes", "step size", "loss", "compared with", "ratio of losses"), rows)
 
 
+def harm(results: Results) -> str:
+    """Return error and harm of each quantizer."""
+    rows = []
+    for name, found in results["problems"].items():
+        for row in found["quantizers"]:
+            weighed = f"{row['harm']:.1f} ± {row['standard_error']:.1f}"
+            rows.append((name, f"`{row['quantizer']}`", f"{row['bytes']:,.0f}", f"{row['error']:.1f}", weighed))
+    return table(("problem", "quantizer", "bytes", "error", "harm"), rows)
+
+
+def allocations(results: Results) -> str:
+    """Return the least harm that any allocation can have over that of an even error, a column a grouping."""
+    problems = results["problems"]
+    names = [row["groups"] for row in next(iter(problems.values()))["groupings"]]
+    rows = [
+        (name, *(f"{row['least_over_even']:.2f} ({row['count']:,})" for row in found["groupings"]))
+        for name, found in problems.items()
+    ]
+    return table(("problem", *names), rows)
+
+
 def bias(results: Results) -> str:
     """Return the largest deviations of the mean, a row a vector."""
     vectors: dict[tuple[str, int], list[Results]] = {}
@@ -86,6 +107,8 @@ TABLES: list[tuple[str, str, str, Callable[[Results], str]]] = [
     ("quantizers.md", "limits", "rate_distortion", limits),
     ("quantizers.md", "real updates", "rate_distortion", real_updates),
     ("quantizers.md", "one block", "one_block", one_block),
+    ("quantizers.md", "harm", "harm", harm),
+    ("quantizers.md", "allocations", "harm", allocations),
     ("theory.md", "bias", "rotated_bias", bias),
 ]
 
