@@ -73,13 +73,13 @@ def harm(results: Results) -> str:
 
 def allocations(results: Results) -> str:
     """Return the least harm that any allocation can have over that of an even error, a column a grouping."""
-    problems = results["problems"]
-    names = [row["groups"] for row in next(iter(problems.values()))["groupings"]]
-    rows = [
-        (name, *(f"{row['least_over_even']:.2f} ({row['count']:,})" for row in found["groupings"]))
-        for name, found in problems.items()
-    ]
-    return table(("problem", *names), rows)
+    found = {
+        name: {row["groups"]: f"{row['least_over_even']:.2f} ({row['count']:,})" for row in case["groupings"]}
+        for name, case in results["problems"].items()
+    }
+    columns = max(found.values(), key=len)
+    rows = [(name, *(cells.get(column, "-") for column in columns)) for name, cells in found.items()]
+    return table(("problem", *columns), rows)
 
 
 def bias(results: Results) -> str:
