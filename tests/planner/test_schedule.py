@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -40,6 +42,15 @@ def test_a_level_that_is_hit_but_not_held_is_called_so(task):
     there = losses_of(task, choice, made.rounds, made.runs) <= task.target_loss
     assert there.any(axis=1).mean() == pytest.approx(made.share, abs=0.006)
     assert there[:, -1].mean() < 0.5
+
+
+@pytest.mark.parametrize("target_loss", [0.53, 0.51])
+def test_the_schedule_does_not_depend_on_the_samples_watched(task, target_loss):
+    """They are easier or harder than all, the more so the lower the target. The second level is never held."""
+    task = replace(task, target_loss=target_loss)
+    (choice,), _ = rerun(task, {setting_of(1, 4, 1): [0.3]}, range(8))
+    whole, few = (make_schedule(replace(task, watched_samples=watched), choice, 0.9)[0] for watched in (None, 20))
+    assert few == whole and whole.is_held == (target_loss == 0.53)
 
 
 def a_schedule(rounds, share):

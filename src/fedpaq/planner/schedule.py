@@ -16,7 +16,7 @@ from fedpaq.planner.validation import Choice
 
 FIRST_SEED, MOST_RUNS, FEWEST_RUNS = 2000, 200, 40  # no other stage uses these seeds
 MOST_NUMBERS = 10**8  # params of all runs together, beyond which there are fewer runs
-SCREEN = 0.4  # below the wanted share of runs by this much, watched samples are enough
+SCREEN = 0.3  # where the share of the fewest runs is below the wanted one by this much, the others are not evaluated
 NEAR = 0.05  # a round less is scheduled where that comes nearer to the wanted share and misses it by this at most
 PATIENCE = 4.0  # times the rounds of the slowest first hit
 
@@ -25,7 +25,8 @@ PATIENCE = 4.0  # times the rounds of the slowest first hit
 class Schedule:
     """So many rounds; ``share`` of ``runs`` fresh runs were at the target after them, ``before`` one round earlier.
 
-    ``is_held`` is False where the runs never held the level: then ``share`` is of those that hit it at some time.
+    ``is_held`` is False where the runs never held the level: then ``share`` is of those that hit it at some time, and
+    ``runs`` are the fewest.
     """
 
     rounds: int
@@ -47,27 +48,30 @@ def make_schedule(task: Task, choice: Choice, confidence: float) -> tuple[Schedu
     runs = min(MOST_RUNS, max(FEWEST_RUNS, MOST_NUMBERS // task.problem.dimension))
     seeds = range(FIRST_SEED, FIRST_SEED + runs)
     pilot = Pilot(task, choice.setting, [choice.step_size], seeds, goes_on=True)
+    # On all samples: some of them are easier than all, and by how much changes as training goes on.
     whole = replace(task, watched_samples=None)
     most = min(PATIENCE * max(choice.first_hits), task.max_steps / choice.setting.local_steps)
-    hit = np.zeros(runs, bool)
-    hit_shares: list[float] = []  # of the runs that were at the target in any round so far
+    hit = np.zeros(FEWEST_RUNS, bool)
+    hit_shares: list[float] = []  # of the fewest runs, those at the target in any round so far
     found: list[Schedule] = []
     while pilot.round < most and pilot.alive:
         pilot.play()
-        at_target = pilot.losses[0] <= task.watched_target
+        at_target = whole.losses(pilot.params[0, :FEWEST_RUNS]) <= task.target_loss
         hit |= at_target
         hit_shares.append(float(hit.mean()))
         if at_target.mean() >= confidence - SCREEN:
-            at_target = whole.losses(pilot.params[0]) <= task.target_loss
+            others = whole.losses(pilot.params[0, FEWEST_RUNS:]) <= task.target_loss
+            at_target = np.concatenate((at_target, others))
         before = found[-1].share if found else 0.0
         share = float(at_target.mean())
         spent: dict[str, Any] = pilot.spent()
         found.append(Schedule(rounds=pilot.round, share=share, before=before, runs=runs, **spent))
-        if share >= confidence:
+        if share >= confidence and len(at_target) == runs:
             return _nearest(found, confidence), pilot.gradient_steps
     at = next((row for row, share in enumerate(hit_shares) if share >= confidence), len(found) - 1)
     before = hit_shares[at - 1] if at else 0.0
-    return replace(found[at], share=hit_shares[at], before=before, is_held=False), pilot.gradient_steps
+    never_held = replace(found[at], share=hit_shares[at], before=before, runs=FEWEST_RUNS, is_held=False)
+    return never_held, pilot.gradient_steps
 
 
 def _nearest(found: list[Schedule], confidence: float) -> Schedule:
