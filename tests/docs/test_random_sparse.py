@@ -13,6 +13,7 @@ import pytest
 import fedpaq
 from fedpaq.planner import SearchSpace
 from fedpaq.quantizers import QUANTIZERS, check_quantizer, parse, registry, text_of
+from fedpaq.server.mean import add_messages
 from repository import ROOT
 
 EXAMPLE = ROOT / "examples" / "random-sparse"
@@ -103,3 +104,10 @@ def test_the_command_line_finds_it_by_name(installed, tmp_path):
     subprocess.run([sys.executable, "-c", script, tmp_path / "update.fpq"], env=installed, check=True)
     seen = json.loads(command(installed, "inspect", tmp_path / "update.fpq", "--json"))
     assert seen["code"] == "random-sparse" and seen["dimension"] == 500
+
+
+@pytest.mark.parametrize("dimension", [1, 39, 41])
+def test_a_message_of_the_example_is_added_to_its_own_dimension_only(dimension):
+    message = RandomSparse(keep=0.5).quantize(np.ones(40, np.float32), key=fedpaq.Key(seed=0))
+    with pytest.raises(fedpaq.ConfigError, match=r"dimension=\[40\] do not fit"):
+        add_messages([message], np.zeros(1, np.int64), np.zeros((1, dimension)))

@@ -14,7 +14,6 @@ from fedpaq.arrays import AnyArray, Bools, Float64, Int16, Int64
 from fedpaq.codec import block_code, gap_code
 from fedpaq.codec.accounting import message_bits, order0_entropy
 from fedpaq.codec.frame import BLOCK, GAP, Code, Header, pack_varint, read_varint, varint_bytes
-from fedpaq.config import require_int
 from fedpaq.errors import ConfigError, WireFormatError
 from fedpaq.quantizers.message import (
     MAX_BUCKET_SIZE,
@@ -23,7 +22,6 @@ from fedpaq.quantizers.message import (
     QuantizedMessage,
     level_dtype,
     num_buckets,
-    require_levels,
 )
 
 # The gap code is hardly ever longer, but above this many non-zeros, one coordinate in eight or denser,
@@ -168,18 +166,11 @@ def _known(batch: QuantizedBatch) -> tuple[Int64, Int64, AnyArray, int, int, int
 
 def _checked(batch: QuantizedBatch) -> QuantizedBatch:
     """Return the batch in the types the coders take, or raise ConfigError."""
+    batch.require_whole()
     rows, levels = batch.signed_levels, batch.levels
-    require_levels(levels, batch.bucket_size)
-    if rows.ndim != 2 or rows.dtype.kind not in "iu":
-        raise ConfigError(
-            f"message.signed_levels of shape={rows.shape[1:]}, dtype={rows.dtype} is not a vector of integers; "
-            "pass (p,) of int8 or int16"
-        )
-    require_int("dimension", batch.dimension, 1)
     norms = batch.norms.astype("<f4", copy=False)
-    expected = num_buckets(batch.dimension, batch.bucket_size)
-    if norms.shape[1:] != (expected,) or not np.isfinite(norms).all() or np.signbit(norms).any():
-        raise ConfigError(f"message.norms is not {expected} finite, non-negative numbers")
+    if not np.isfinite(norms).all() or np.signbit(norms).any():
+        raise ConfigError(f"message.norms is not {norms.shape[1]} finite, non-negative numbers")
     if rows.dtype == level_dtype(levels) and norms is batch.norms:
         return batch
     _refuse_beyond(levels, rows)  # before it is made to fit

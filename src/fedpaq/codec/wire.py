@@ -13,7 +13,7 @@ from fedpaq.codec.frame import CRC_BYTES, Code, Header, pack_header, seal
 from fedpaq.config import require_int
 from fedpaq.errors import ConfigError, WireFormatError, unknown_name
 from fedpaq.quantizers import registry
-from fedpaq.quantizers.message import Message, QuantizedBatch
+from fedpaq.quantizers.message import Message, QuantizedBatch, require_total
 from fedpaq.randomness import Key
 
 CODES: dict[str, Code] = {"raw": raw_code.CODE, "levels": level_code.CODE}
@@ -142,10 +142,7 @@ def accumulate(payload: Any, total: Float64, weight: float = 1.0, *, key: Key | 
     Equal to the bit to ``decode(payload, key=key).add_to(total, weight)``. A payload that raises
     WireFormatError leaves ``total`` as it was.
     """
-    if not isinstance(total, np.ndarray) or total.dtype != np.float64 or total.ndim != 1:
-        raise ConfigError("total is not a float64 vector; pass np.zeros(dimension)")
-    if not total.flags.writeable:
-        raise ConfigError("total is read-only; pass np.zeros(dimension)")
+    require_total(total, np.size(total))  # any dimension: the payload must announce it
     if not math.isfinite(weight):
         raise ConfigError(f"weight={weight} is not finite; choose a finite number")
     header, code = _read_expected(payload, total.size, key)

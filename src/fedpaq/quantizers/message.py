@@ -15,6 +15,7 @@ import numpy as np
 
 from fedpaq.arrays import AnyArray, Float32, Float64, Int64
 from fedpaq.config import require_int
+from fedpaq.errors import ConfigError
 from fedpaq.quantizers.nonzeros import Nonzeros, collect, count
 
 MAX_LEVELS = 32767  # a signed level fits 16 bits
@@ -37,6 +38,18 @@ def require_levels(levels: int, bucket_size: int | None) -> None:
     require_int("levels", levels, 1, MAX_LEVELS)
     if bucket_size is not None:
         require_int("bucket_size", bucket_size, 1, MAX_BUCKET_SIZE)
+
+
+def require_total(total: Any, dimension: int) -> None:
+    """Raise ConfigError unless a message of this dimension can be added to ``total``."""
+    if not isinstance(total, np.ndarray) or total.dtype != np.float64 or total.ndim != 1:
+        raise ConfigError("total is not a float64 vector; pass np.zeros(dimension)")
+    if not total.flags.writeable:
+        raise ConfigError("total is read-only; pass np.zeros(dimension)")
+    if total.size != dimension:
+        raise ConfigError(
+            f"total of {total.size} does not fit a message of dimension={dimension}; pass np.zeros({dimension})"
+        )
 
 
 class Message(Protocol):
@@ -94,6 +107,7 @@ class QuantizedMessage:
 
     def add_to(self, total: Float64, weight: float = 1.0) -> None:
         """Add weight * (this message) to ``total``, touching only non-zeros."""
+        require_total(total, self.dimension)
         at = np.flatnonzero(self.signed_levels)
         units = self.units() * weight
         unit = units[0] if self.bucket_size is None else units[at // self.bucket_size]
@@ -131,6 +145,7 @@ class RawMessage:
 
     def add_to(self, total: Float64, weight: float = 1.0) -> None:
         """Add weight * (this message) to ``total``."""
+        require_total(total, self.dimension)
         total += self.values if weight == 1.0 else weight * self.values.astype(np.float64)
 
     def __eq__(self, other: object) -> bool:
@@ -171,6 +186,20 @@ class QuantizedBatch(Sequence[QuantizedMessage]):
 
     def __getstate__(self) -> dict[str, Any]:
         return _without_nonzeros(self)
+
+    def require_whole(self) -> None:
+        """Raise ConfigError unless all parts fit each other, as kernels rely on."""
+        rows = self.signed_levels
+        require_levels(self.levels, self.bucket_size)
+        if rows.ndim != 2 or rows.dtype.kind not in "iu":
+            raise ConfigError(
+                f"message.signed_levels of shape={rows.shape[1:]}, dtype={rows.dtype} is not a vector of integers; "
+                "pass (p,) of int8 or int16"
+            )
+        require_int("dimension", self.dimension, 1)
+        expected = num_buckets(self.dimension, self.bucket_size)
+        if self.norms.shape != (len(self), expected):
+            raise ConfigError(f"message.norms is not {expected} finite, non-negative numbers")
 
     @property
     def dimension(self) -> int:

@@ -21,7 +21,7 @@ from fedpaq.arrays import Float64, Int64
 from fedpaq.config import require_instance_with, require_positive
 from fedpaq.errors import ConfigError, unknown_name
 from fedpaq.quantizers import Key, Message
-from fedpaq.server.mean import MeanAccumulator
+from fedpaq.server.mean import MeanAccumulator, require_fit
 
 COLUMNS = 65_536  # coordinates sorted at a time: bounded memory next to the messages
 
@@ -178,6 +178,7 @@ class StoredMessages:
         self._dimension, self._combine = dimension, combine
 
     def add(self, messages: Sequence[Message], run_of: Int64) -> None:
+        require_fit(messages, run_of, len(self._messages), self._dimension)
         for message, run in zip(messages, run_of.tolist(), strict=True):
             self._messages[run].append(message)
 

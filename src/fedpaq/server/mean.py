@@ -12,6 +12,7 @@ import numpy as np
 
 from fedpaq import codec
 from fedpaq.arrays import Float64, Int64
+from fedpaq.errors import ConfigError
 from fedpaq.kernels import numba as compiled
 from fedpaq.quantizers import Key, Message, QuantizedBatch
 
@@ -41,9 +42,10 @@ class MeanAccumulator:
 
 def add_messages(messages: Sequence[Message], run_of: Int64, total: Float64, weights: Float64 | None = None) -> None:
     """Add messages, in order, to the totals of their runs: (runs, p); message j ``weights[j]`` times."""
+    require_fit(messages, run_of, len(total), total.shape[1], weights)
     kernels = compiled.load("nonzeros")
     if kernels is not None and isinstance(messages, QuantizedBatch):
-        width = messages.bucket_size or max(total.shape[1], 1)
+        width = messages.bucket_size or messages.dimension
         units = np.asarray(messages.norms, np.float64) / messages.levels
         if weights is not None:
             units *= weights[:, None]
@@ -55,3 +57,23 @@ def add_messages(messages: Sequence[Message], run_of: Int64, total: Float64, wei
         return
     for at, (message, run) in enumerate(zip(messages, run_of, strict=True)):
         message.add_to(total[run], 1.0 if weights is None else float(weights[at]))
+
+
+def require_fit(
+    messages: Sequence[Message], run_of: Int64, runs: int, dimension: int, weights: Float64 | None = None
+) -> None:
+    """Raise ConfigError unless each message has the dimension, one of the runs and, where they count, a weight."""
+    if isinstance(messages, QuantizedBatch):  # which would make its messages, one after another
+        messages.require_whole()
+        found = {messages.dimension}
+    else:
+        found = {message.dimension for message in messages}
+    if len(messages) and found != {dimension}:
+        raise ConfigError(
+            f"messages of dimension={sorted(found)} do not fit params of {dimension}; quantize whole updates"
+        )
+    if len(run_of) != len(messages) or (weights is not None and len(weights) != len(messages)):
+        given = f"{len(run_of)} runs" + ("" if weights is None else f" and {len(weights)} weights")
+        raise ConfigError(f"{len(messages)} messages come with {given}; pass one for each message")
+    if len(run_of) and not 0 <= run_of.min() <= run_of.max() < runs:
+        raise ConfigError(f"run_of has numbers from {run_of.min()} to {run_of.max()}; choose 0..{runs - 1}")

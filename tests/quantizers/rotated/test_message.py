@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
+import pytest
 
-from fedpaq import Key
+from fedpaq import ConfigError, Key
 from fedpaq.quantizers.rotated.message import largest_estimate, round_scales, scale_index, scale_of
 from rotated_cases import arithmetic_rotated, rotated_message, uneven_update
 
@@ -35,3 +37,11 @@ def test_messages_add_themselves():
     message.add_to(total, 0.5)
     assert np.array_equal(total, 1 + 0.5 * message.dequantize().astype(np.float64))
     assert message == arithmetic_rotated(900, 2, 5, 7) != arithmetic_rotated(900, 1, 5, 7)
+
+
+@pytest.mark.parametrize("part", ["signed_levels", "scales"])
+def test_levels_and_scales_that_do_not_fit_the_blocks_are_refused(part):
+    """A kernel would read beyond them."""
+    message = arithmetic_rotated(1000, 3, 5, 7)
+    with pytest.raises(ConfigError, match=r"do not fit Blocks\(dimension=1000, count=3\); pass \(1536,\) and \(3,\)"):
+        dataclasses.replace(message, **{part: getattr(message, part)[:-1]})

@@ -13,6 +13,7 @@ import numpy as np
 from fedpaq.arrays import Float32, Float64, Int16, Int64
 from fedpaq.errors import ConfigError
 from fedpaq.kernels import numba as compiled
+from fedpaq.quantizers.message import require_total
 from fedpaq.quantizers.rotated.rotation import Blocks, rotate_back_numpy
 from fedpaq.randomness import Key, Purpose, words
 
@@ -35,6 +36,13 @@ class RotatedMessage:
     key: Key | None  # whose rotation; a receiver that does not say reads levels only
     content: bytes | None = field(default=None, repr=False)  # its bytes on the wire, where known
 
+    def __post_init__(self) -> None:
+        if (self.signed_levels.shape, self.scales.shape) != ((self.blocks.padded,), (self.blocks.count,)):
+            raise ConfigError(
+                f"message.signed_levels of shape={self.signed_levels.shape} and scales of shape={self.scales.shape} "
+                f"do not fit {self.blocks}; pass ({self.blocks.padded},) and ({self.blocks.count},)"
+            )
+
     @property
     def dimension(self) -> int:
         """p."""
@@ -55,6 +63,7 @@ class RotatedMessage:
 
     def add_to(self, total: Float64, weight: float = 1.0) -> None:
         """Add weight * (this message) to ``total``."""
+        require_total(total, self.dimension)
         values = self.dequantize()
         total += values if weight == 1.0 else weight * values.astype(np.float64)
 
