@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fedpaq import randomness
 from fedpaq.errors import ConfigError
 from fedpaq.kernels import numba as compiled
-from fedpaq.randomness import Key, Purpose, philox, sample_without_replacement, uniforms, words, words_numpy
+from fedpaq.randomness import Key, Keys, Purpose, philox, sample_without_replacement, uniforms, words, words_numpy
 
 ONES = np.full(4, 0xFFFFFFFF, np.uint32)
 KNOWN_ANSWERS = [  # Random123's published vectors for philox4x32-10
@@ -131,3 +131,22 @@ def test_a_key_out_of_range_is_refused(bad):
 def test_more_participants_than_clients_are_refused():
     with pytest.raises(ConfigError, match=r"clients_per_round=6 is out of range; choose 1\.\.5"):
         sample_without_replacement(Key(seed=0), 5, 6)
+
+
+@pytest.mark.parametrize(
+    ("part", "bad"),
+    [
+        ("seeds", np.zeros(3)),
+        ("seeds", np.zeros(2, np.uint64)),
+        ("rounds", np.zeros(1, np.int64)),
+        ("rounds", np.zeros(3, np.int32)),
+        ("clients", np.zeros((3, 1), np.int64)),
+        ("clients", None),
+    ],
+)
+def test_keys_whose_parts_do_not_fit_each_other_are_refused(part, bad):
+    """A kernel would read beyond them."""
+    good = {"seeds": np.zeros(3, np.uint64), "rounds": np.zeros(3, np.int64), "clients": np.arange(3)}
+    assert Keys(**good)[2] == Key(seed=0, client=2)
+    with pytest.raises(ConfigError, match=r"do not fit the keys; pass \(r,\) u?int64, as many as seeds"):
+        Keys(**{**good, part: bad})

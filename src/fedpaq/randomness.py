@@ -17,7 +17,7 @@ without shuffling. Half-words 2i and 2i + 1 are the low and the high half of dra
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from fedpaq.arrays import Float64, Int64, UInt32, UInt64
 from fedpaq.config import require_int
+from fedpaq.errors import ConfigError
 from fedpaq.kernels import numba as compiled
 
 MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
@@ -71,6 +72,12 @@ class Key:
         require_int("round", self.round, 0, 2**32 - 1)
         require_int("client", self.client, 0, 2**32 - 1)
 
+    @staticmethod
+    def require(key: object) -> None:
+        """Raise ConfigError unless ``key`` is a Key."""
+        if not isinstance(key, Key):
+            raise ConfigError(f"key={key!r} is not a Key; write e.g. fedpaq.Key(seed=0, round=3, client=17)")
+
 
 @dataclass(frozen=True, eq=False)
 class Keys:
@@ -80,11 +87,24 @@ class Keys:
     rounds: Int64  # (r,)
     clients: Int64  # (r,)
 
+    def __post_init__(self) -> None:
+        for name, dtype in (("seeds", np.uint64), ("rounds", np.int64), ("clients", np.int64)):
+            given = np.ascontiguousarray(getattr(self, name))  # as kernels take it
+            if given.ndim != 1 or given.shape != np.shape(self.seeds) or given.dtype != dtype:
+                raise ConfigError(
+                    f"{name} of shape={given.shape}, dtype={given.dtype} do not fit the keys; "
+                    f"pass (r,) {dtype.__name__}, as many as seeds"
+                )
+            object.__setattr__(self, name, given)
+
     @classmethod
     def of(cls, keys: Keys | Sequence[Key]) -> Keys:
         """Return keys as arrays."""
         if isinstance(keys, Keys):
             return keys
+        keys = list(keys) if isinstance(keys, Iterable) else [keys]
+        for key in keys:
+            Key.require(key)
         return cls(
             np.array([key.seed for key in keys], np.uint64),
             np.array([key.round for key in keys], np.int64),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedpaq import Identity, Key, LowPrecision
+from fedpaq import Identity, Key, LowPrecision, Rotated, accumulate, decode, encode
 from fedpaq.errors import ConfigError, NonFiniteUpdateError
 from fedpaq.kernels import numba as compiled
 from fedpaq.quantizers.update import as_float32
@@ -137,3 +137,24 @@ def test_numbers_that_are_not_finite_in_float32_are_refused_by_name(quantizer, b
     update[17] = bad
     with pytest.raises(NonFiniteUpdateError, match=r"update\[17\]=(nan|inf|-inf) of client=1 in round=2 is not"):
         quantizer.quantize(update, key=KEY)
+
+
+NOT_KEYS = [None, 3, "3", (0, 1, 2), np.zeros(3), Key]
+
+
+@pytest.mark.parametrize("quantizer", [*QUANTIZERS, Rotated(bits=1.0), Rotated(payload_bytes=60)])
+@pytest.mark.parametrize("bad", NOT_KEYS, ids=str)
+def test_what_is_not_a_key_is_refused_wherever_one_is_due(quantizer, bad):
+    payload = encode(quantizer.quantize(PLAIN, key=KEY))
+    attempts = [
+        lambda: quantizer.quantize(PLAIN, key=bad),
+        lambda: quantizer.quantize_batch(PLAIN[None], bad),
+        lambda: quantizer.quantize_batch(PLAIN[None], [bad]),
+    ]
+    if hasattr(quantizer, "approximate"):
+        attempts.append(lambda: quantizer.approximate(PLAIN, key=bad))
+    if bad is not None:
+        attempts += [lambda: decode(payload, key=bad), lambda: accumulate(payload, np.zeros(60), key=bad)]
+    for attempt in attempts:
+        with pytest.raises(ConfigError, match=r"^key=.* is not a Key; write e.g. fedpaq.Key\(seed=0, round=3"):
+            attempt()

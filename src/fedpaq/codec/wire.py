@@ -121,6 +121,8 @@ def read_header(payload: Any, *, dimension: int | None = None, key: Key | None =
 
 
 def _read(payload: Any, dimension: int | None, key: Key | None) -> tuple[Header, Code]:
+    if key is not None:
+        Key.require(key)
     id, announced, size, content = frame.read(payload, dimension)
     code = code_by_id(id)
     return code.read(Header(frame.VERSION, id, code.names[id], announced, size, content, key=key)), code
