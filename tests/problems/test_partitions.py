@@ -4,11 +4,13 @@ import tracemalloc
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpaq.errors import ConfigError
 from fedpaq.problems import Partition, by_label, dirichlet, iid
+from fedpaq.problems.partitions import _gammas
 
 counts = st.tuples(st.integers(1, 40), st.integers(0, 300)).map(lambda pair: (pair[0], sum(pair)))
 seeds = st.integers(0, 2**64 - 1)
@@ -140,6 +142,9 @@ def test_sizes_and_samples_of_agree():
         (lambda: dirichlet([0, 1], 2, alpha=0.0), "alpha=0.0 is not allowed; choose a finite number > 0"),
         (lambda: dirichlet([0, 1], 2, alpha=float("nan")), "alpha=nan is not allowed"),
         (lambda: dirichlet([[0, 1]], 1, alpha=1.0), r"targets.shape=\(1, 2\) is not one label per sample"),
+        (lambda: dirichlet([[0], [1, 0]], 1, alpha=1.0), "targets.shape=.* is not one label per sample; pass a vector"),
+        (lambda: by_label([0, None], 1, labels_per_client=1), "is not one label per sample; pass a vector of whole"),
+        (lambda: Partition.from_lists(None), "samples=None is not a list; give a list of sample numbers for each"),
         (lambda: dirichlet([0.5, 1.0], 1, alpha=1.0), "targets hold fractions or NaN, not labels"),
         (lambda: by_label([np.nan, 1.0], 1), "targets hold fractions or NaN, not labels"),
         (lambda: by_label([0, 1, 2], 2), "labels_per_client=2 times num_clients=2 exceeds the 3 samples; .* at most 1"),
@@ -173,3 +178,38 @@ def test_numbers_of_any_integer_kind_become_int64(kind):
     assert partition.indices.dtype == partition.offsets.dtype == np.int64 and partition.sizes().tolist() == [1, 2]
     with pytest.raises(ConfigError, match="not a vector of integers"):
         Partition(np.array([0.5]), np.array([0, 1]))
+
+
+@pytest.mark.parametrize("alpha", [0.0099, 1e-3, 1e-4, 1e-300, 5e-324])
+def test_a_tiny_alpha_gives_each_label_to_one_client_and_nobody_nothing(alpha):
+    """The shares of a tiny alpha are too small for doubles: all of them zero would mean even clients."""
+    labels = np.repeat(np.arange(4), 1000)
+    together = []
+    for seed in range(10):
+        partition = dirichlet(labels, 20, alpha=alpha, seed=seed)
+        assert partition.sizes().min() >= 1 and np.array_equal(np.sort(partition.indices), np.arange(4000))
+        held = np.array([np.bincount(labels[partition.samples_of(client)], minlength=4) for client in range(20)])
+        together += [row.max() / 1000 for row in held.T]
+    # The largest share is below 9/10 with a chance of about alpha * 20 * log(9); one in five for the largest alpha.
+    assert np.mean(np.array(together) > 0.9) > (0.6 if alpha > 1e-3 else 0.9)
+
+
+def test_the_shares_of_a_small_alpha_have_the_moments_of_the_distribution():
+    alpha, count = 0.005, 5
+    draws = np.stack([_gammas(np.random.default_rng(seed), alpha, count) for seed in range(4000)])
+    squares = ((draws / draws.sum(axis=1, keepdims=True)) ** 2).sum(axis=1)
+    expected = (alpha + 1) / (count * alpha + 1)  # n times a (a + 1) / (n a (n a + 1))
+    assert abs(squares.mean() - expected) < 5 * squares.std() / 4000**0.5
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("alpha", [1e15, 1e300, 1.7e308, np.float32(1e30)])
+def test_a_huge_alpha_gives_even_shares(alpha):
+    assert dirichlet(np.zeros(4000), 4, alpha=alpha).sizes().tolist() == pytest.approx([1000] * 4, abs=150)
+
+
+def test_labels_may_be_a_tensor_that_needs_gradients():
+    labels = np.arange(40) % 2
+    expected = dirichlet(labels, 4, alpha=0.5)
+    found = dirichlet(torch.tensor(labels, dtype=torch.float32, requires_grad=True), 4, alpha=0.5)
+    assert np.array_equal(found.indices, expected.indices)

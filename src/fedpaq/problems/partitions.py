@@ -6,7 +6,7 @@ sampling of participants nor a round's work ever walks over all clients.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,10 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpaq.arrays import AnyArray, Int64
+from fedpaq.arrays import AnyArray, Float64, Int64
 from fedpaq.config import require_int, require_positive
 from fedpaq.errors import ConfigError
 from fedpaq.randomness import Key, Purpose, permutation
+
+SMALL_ALPHA = 0.01  # below, gamma variates fall out of the range of doubles
+LARGE_ALPHA = 1e200  # above, their sum does; all shares have long been equal
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +83,8 @@ class Partition:
             if set(samples) != set(range(len(samples))):
                 raise ConfigError(f"clients are numbered 0..{len(samples) - 1}, but samples is a dict of other keys")
             samples = [samples[client] for client in range(len(samples))]
+        if not isinstance(samples, Iterable):
+            raise ConfigError(f"samples={samples!r} is not a list; give a list of sample numbers for each client")
         found = [np.asarray(run) for run in samples]
         for client, run in enumerate(found):
             if run.ndim == 0:
@@ -123,6 +128,7 @@ def dirichlet(targets: Any, num_clients: int, *, alpha: float, seed: int = 0) ->
     np.int64(100)
     """
     require_positive("alpha", alpha)
+    alpha = float(alpha)
     labels = _labels(targets)
     _require_enough(labels.size, num_clients)
     order = permutation(Purpose.PARTITION, Key(seed=seed), labels.size)
@@ -133,9 +139,21 @@ def dirichlet(targets: Any, num_clients: int, *, alpha: float, seed: int = 0) ->
     generator = np.random.Generator(np.random.Philox(key=seed))
     for label in np.unique(labels):
         members = rest[labels[rest] == label]
-        shares = np.cumsum(generator.standard_gamma(alpha, num_clients) + np.finfo(float).tiny)
+        shares = np.cumsum(_gammas(generator, alpha, num_clients))
         owner[members] = np.searchsorted(shares / shares[-1], generator.random(members.size), side="right")
     return _group_by(owner, num_clients)
+
+
+def _gammas(generator: np.random.Generator, alpha: float, count: int) -> Float64:
+    """Draw gamma variates up to a common factor. Those of a small alpha are all too small for a double.
+
+    G(a) is G(a + 1) U^(1 / a): its logarithm is not too small.
+    """
+    if alpha >= SMALL_ALPHA:
+        return generator.standard_gamma(min(alpha, LARGE_ALPHA), count) + np.finfo(float).tiny
+    logs = alpha * np.log(generator.standard_gamma(alpha + 1, count)) + np.log1p(-generator.random(count))
+    with np.errstate(over="ignore"):
+        return np.asarray(np.exp((logs - logs.max()) / alpha))
 
 
 def by_label(targets: Any, num_clients: int, *, labels_per_client: int = 2, seed: int = 0) -> Partition:
@@ -168,9 +186,14 @@ def _group_by(owner: Int64, num_clients: int) -> Partition:
 
 
 def _labels(targets: Any) -> AnyArray:
-    labels = np.asarray(targets)
-    if labels.ndim != 1:
-        raise ConfigError(f"targets.shape={labels.shape} is not one label per sample; pass a vector")
+    try:
+        labels = np.asarray(targets.detach().cpu() if hasattr(targets, "detach") else targets)
+    except ValueError:  # rows of several lengths
+        labels = np.asarray(None)
+    if labels.ndim != 1 or labels.dtype == object:
+        raise ConfigError(
+            f"targets.shape={labels.shape} is not one label per sample; pass a vector of whole numbers or names"
+        )
     if labels.dtype.kind == "f" and not np.array_equal(labels, np.floor(labels)):
         raise ConfigError("targets hold fractions or NaN, not labels; pass whole numbers, or use iid")
     return labels
