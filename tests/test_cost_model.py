@@ -108,11 +108,32 @@ def test_the_largest_and_the_least_ratio_give_finite_times(ratio):
         ({"ratio": 1.0, "round_seconds": -1.0}, "round_seconds=-1.0 is not allowed"),
         ({"ratio": 1.0, "slow_share": 1.5}, r"slow_share=1.5 is not a share of the clients; choose 0\.\.1"),
         ({"ratio": 1.0, "slow_factor": 0.5}, "slow_factor=0.5 is out of range"),
+        ({"ratio": 1.0, "accounting": np.ones(2)}, "unknown accounting array"),
     ],
 )
 def test_impossible_cost_models_are_refused(arguments, complaint):
     with pytest.raises(ConfigError, match=complaint):
         CostModel(**arguments)
+
+
+NOT_NUMBERS = [True, "1", 1j, [1.0], np.ones(2), np.array(1.0), math.nan, math.inf, -1]
+
+
+@pytest.mark.parametrize("bad", NOT_NUMBERS, ids=str)
+@pytest.mark.parametrize(
+    "name", ["bandwidth", "ratio", "shift", "scale", "downlink_bandwidth", "round_seconds", "slow_share", "slow_factor"]
+)
+def test_what_is_not_a_number_in_range_is_refused_by_name(name, bad):
+    with pytest.raises(ConfigError, match=rf"^{name}="):
+        CostModel(**{"ratio": None if name == "bandwidth" else 1.0, name: bad})
+
+
+@pytest.mark.parametrize("name", ["shared_uplink", "shared_downlink"])
+def test_a_link_is_shared_or_not(name):
+    for bad in ("no", 0, None, math.nan, np.ones(2)):
+        with pytest.raises(ConfigError, match=f"^{name}=.* is neither True nor False; choose one of them"):
+            CostModel(ratio=1.0, **{name: bad})
+    assert CostModel(ratio=1.0, **{name: np.bool_(False)}) == CostModel(ratio=1.0, **{name: False})
 
 
 def test_downloads_and_rounds_are_free_unless_they_are_priced(logistic, config):

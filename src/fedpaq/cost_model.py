@@ -18,6 +18,7 @@ import math
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from itertools import pairwise
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -77,15 +78,19 @@ class CostModel:
                 require_positive(name, getattr(self, name))
         require_positive("shift", self.shift, zero_allowed=True)
         require_positive("scale", self.scale)
-        if self.accounting not in ACCOUNTINGS:
+        if not isinstance(self.accounting, str) or self.accounting not in ACCOUNTINGS:
             raise unknown_name("accounting", self.accounting, ACCOUNTINGS)
         require_positive("round_seconds", self.round_seconds, zero_allowed=True)
+        for name in ("shared_uplink", "shared_downlink"):
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise ConfigError(f"{name}={getattr(self, name)!r} is neither True nor False; choose one of them")
+            object.__setattr__(self, name, bool(getattr(self, name)))
         for field in fields(self):
             object.__setattr__(self, field.name, plain_number(getattr(self, field.name)))
-        if not 0 <= self.slow_share <= 1:
-            raise ConfigError(f"slow_share={self.slow_share} is not a share of the clients; choose 0..1")
-        if not 1 <= self.slow_factor <= MOST_SLOW:
-            raise ConfigError(f"slow_factor={self.slow_factor} is out of range; choose 1..{MOST_SLOW:g}")
+        if not _is_within(self.slow_share, 0, 1):
+            raise ConfigError(f"slow_share={self.slow_share!r} is not a share of the clients; choose 0..1")
+        if not _is_within(self.slow_factor, 1, MOST_SLOW):
+            raise ConfigError(f"slow_factor={self.slow_factor!r} is out of range; choose 1..{MOST_SLOW:g}")
         self._require_finite_times()
 
     def _require_finite_times(self) -> None:
@@ -177,6 +182,10 @@ class CostModel:
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return asdict(self)
+
+
+def _is_within(value: object, low: float, high: float) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and low <= plain_number(value) <= high
 
 
 @lru_cache(maxsize=256)
