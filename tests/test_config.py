@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import fedpaq
 from fedpaq.config import (
+    STEP_SIZES,
     FedPAQConfig,
     WarmupCosine,
     require_int,
@@ -268,3 +269,32 @@ def test_warm_up_and_cosine_stay_between_last_and_peak_and_serve_as_a_step_size(
     for wrong in ({"peak": 0.0}, {"rounds": 0}, {"warmup": 40}, {"last": -0.1}):
         with pytest.raises(ConfigError):
             WarmupCosine(**{"peak": 0.2, "rounds": 40, **wrong})
+
+
+@pytest.mark.parametrize("value", [1e39, 3.5e38, 1e-38, 1e-50, 5e-324])
+def test_a_step_size_that_float32_cannot_hold_is_refused_however_it_comes(value):
+    said = f"step_size={value} is beyond float32, which params are; choose 1.2e-38..3.4e+38"
+    assert refusal(make, step_size=value) == said
+    assert refusal(make(step_size=lambda _: value).step_size_at, 7) == said.replace("size=", "size(round=7)=")
+    assert refusal(WarmupCosine, peak=value, rounds=3) == said.replace("step_size=", "peak=")
+
+
+def test_the_largest_and_the_least_step_size_are_taken():
+    for value in STEP_SIZES:
+        assert make(step_size=value).step_size == float(np.float32(value)) == value
+
+
+def test_a_schedule_shorter_than_the_run_ends_above_zero_or_is_refused():
+    shape = {"local_steps": 2, "total_steps": 12}
+    assert refusal(make, **shape, step_size=WarmupCosine(peak=0.1, rounds=4)).endswith(
+        "is 0 from round 4 on, and the run has 6; choose rounds=6, or last above 0"
+    )
+    kept = make(**shape, step_size=WarmupCosine(peak=0.1, rounds=4, last=0.01))
+    assert [kept.step_size_at(k) for k in (4, 5)] == pytest.approx([0.01, 0.01])
+    for rounds in (6, 60):
+        assert make(**shape, step_size=WarmupCosine(peak=0.1, rounds=rounds, warmup=5)).step_size_at(5) > 0
+    assert refusal(WarmupCosine, peak=0.1, rounds=4, last=0.2) == "last=0.2 is above peak=0.1; choose 0..0.1"
+
+
+def test_a_class_is_not_a_schedule():
+    assert refusal(make, step_size=WarmupCosine).startswith("step_size=WarmupCosine is a class; pass an instance")

@@ -19,6 +19,7 @@ _COUNTS = ("clients_per_round", "local_steps", "total_steps", "batch_size", "see
 OPTIMIZERS = {"sgd": None, "momentum": 0.9, "adamw": 0.01}  # each with the default of its number
 PRECISIONS = ("float32", "bfloat16")
 LARGEST = sys.float_info.max  # an integer may be larger, and then has no float
+STEP_SIZES = (2.0**-126, (2 - 2.0**-23) * 2.0**127)  # float32's normal numbers
 MAX_STEPS = 2**53  # bounds count steps in doubles
 
 
@@ -45,6 +46,14 @@ def require_positive(name: str, value: object, *, zero_allowed: bool = False) ->
     number = plain_number(value)
     if not 0 <= number <= LARGEST or (number == 0 and not zero_allowed):  # also refuses NaN
         raise ConfigError(f"{name}={value} is not allowed; choose a finite number {floor}")
+
+
+def require_step_size(name: str, value: object) -> None:
+    """Raise ConfigError unless ``value`` is positive and a step of that size can be taken in float32."""
+    require_positive(name, value)
+    low, high = STEP_SIZES
+    if not low <= plain_number(value) <= high:
+        raise ConfigError(f"{name}={value} is beyond float32, which params are; choose {low:.2g}..{high:.2g}")
 
 
 def require_instance_with(name: str, value: object, members: Sequence[str], examples: str) -> None:
@@ -101,6 +110,8 @@ def parse_optimizer(text: object) -> tuple[str, float]:
 class WarmupCosine:
     """A step size that grows to ``peak`` over ``warmup`` rounds and falls along a cosine to ``last``.
 
+    It reaches ``last`` after ``rounds`` and stays there: a longer run needs ``last`` above 0.
+
     >>> schedule = WarmupCosine(peak=0.1, rounds=10, warmup=2)
     >>> [round(schedule(k), 4) for k in (0, 1, 2, 6, 9)]
     [0.05, 0.1, 0.1, 0.05, 0.0038]
@@ -112,10 +123,12 @@ class WarmupCosine:
     last: float = 0.0
 
     def __post_init__(self) -> None:
-        require_positive("peak", self.peak)
+        require_step_size("peak", self.peak)
         require_int("rounds", self.rounds, 1)
         require_int("warmup", self.warmup, 0, self.rounds - 1)
         require_positive("last", self.last, zero_allowed=True)
+        if self.last > self.peak:
+            raise ConfigError(f"last={self.last} is above peak={self.peak}; choose 0..{self.peak}")
 
     def __call__(self, round: int) -> float:
         """Return eta of the given round."""
@@ -162,7 +175,7 @@ class FedPAQConfig:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, operator.index(getattr(self, name)))
         parse_optimizer(self.optimizer)
-        if self.precision not in PRECISIONS:
+        if not isinstance(self.precision, str) or self.precision not in PRECISIONS:
             raise unknown_name("precision", self.precision, PRECISIONS)
         if self.total_steps % self.local_steps:
             raise ConfigError(
@@ -171,8 +184,15 @@ class FedPAQConfig:
                 f"{-(-self.total_steps // self.local_steps) * self.local_steps}"
             )
         if not callable(self.step_size):
-            require_positive("step_size", self.step_size)
+            require_step_size("step_size", self.step_size)
             object.__setattr__(self, "step_size", plain_number(self.step_size))
+            return
+        require_instance_with("step_size", self.step_size, (), "0.1, WarmupCosine(peak=0.1, rounds=20)")
+        if isinstance(self.step_size, WarmupCosine) and not self.step_size(self.num_rounds - 1):
+            raise ConfigError(
+                f"step_size={self.step_size} is 0 from round {self.step_size.rounds} on, and the run has "
+                f"{self.num_rounds}; choose rounds={self.num_rounds}, or last above 0"
+            )
 
     @property
     def num_rounds(self) -> int:
@@ -184,7 +204,7 @@ class FedPAQConfig:
         if not callable(self.step_size):
             return float(self.step_size)
         value = self.step_size(round)
-        require_positive(f"step_size(round={round})", value)
+        require_step_size(f"step_size(round={round})", value)
         return float(value)
 
     def check_against(self, num_clients: int) -> None:

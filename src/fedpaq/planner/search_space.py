@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, replace
 
-from fedpaq.config import require_int, require_positive
+from fedpaq.config import require_int, require_step_size
 from fedpaq.downlink import Changes, Dense, Downlink, as_downlink
 from fedpaq.errors import ConfigError
 from fedpaq.quantizers import Identity, LowPrecision, Quantizer, as_quantizer, text_of
@@ -53,7 +53,7 @@ class SearchSpace:
             for value in getattr(self, name):
                 require_int(name, value, 1)
         for step_size in self.step_sizes:
-            require_positive("step_sizes", step_size)
+            require_step_size("step_sizes", step_size)
 
     def settings(self) -> list[RoundSetting]:
         """Return every round setting."""
