@@ -13,6 +13,7 @@ import torch
 import fedpaq
 from fedpaq import codec
 from fedpaq.clients import Vectorised
+from fedpaq.clients.dense import Dense
 from fedpaq.errors import ConfigError, DivergedError
 from fedpaq.server.aggregation import TrimmedMean
 from fedpaq.server.mean import add_messages
@@ -242,11 +243,34 @@ def test_a_callback_gets_params_of_its_own(problem, config):
         ("aggregation", TrimmedMean, "is a class"),
         ("downlink", fedpaq.Changes, "is a class"),
         ("downlink", object(), "has no name and no open"),
+        *[("cost_model", bad, "is not a CostModel; e.g. CostModel.from_ratio") for bad in (0, "", {}, [], np.ones(2))],
+        *[("executor", bad, "^executor=.* has no name and no local_updates") for bad in (None, 0, [], np.ones(2))],
+        ("executor", Dense, "executor=Dense is a class; pass an instance"),
+        *[("callback", bad, "^callback=.* cannot be called; pass a function") for bad in (0, "", {}, np.ones(2))],
+        *[("checkpoint", bad, "^checkpoint=.* is not a path; write e.g. 'run.ckpt'") for bad in (0, False, [], b"x")],
+        *[("device", bad, "^device=.* is not known to torch; choose 'cpu' or 'cuda'") for bad in (None, {}, 1.5)],
+        *[("ranks", bad, "^ranks=.* has no is_first and no all_gather") for bad in (None, 2, np.ones(2))],
     ],
 )
 def test_arguments_of_another_kind_are_refused_before_any_work(logistic, config, argument, value, reason):
     with pytest.raises(ConfigError, match=reason):
         fedpaq.train(logistic, config, **{argument: value})
+
+
+@pytest.mark.parametrize("bad", [None, 0, "", "x", {}, [], np.ones(2), fedpaq.FedPAQConfig])
+def test_what_is_not_a_config_is_refused_before_any_work(logistic, config, bad):
+    for run in (lambda: fedpaq.train(logistic, bad), lambda: fedpaq.sweep(logistic, [config, bad])):
+        with pytest.raises(ConfigError, match=r"^config=.* is not a FedPAQConfig; make one, e.g. with FedPAQ"):
+            run()
+
+
+def test_a_sweep_takes_any_run_of_configs_and_not_a_single_one(logistic, config):
+    configs = [config, replace(config, seed=5)]
+    expected = [history.to_json() for history in fedpaq.sweep(logistic, configs)]
+    for given in (tuple(configs), iter(configs), np.array(configs, object)):
+        assert [history.to_json() for history in fedpaq.sweep(logistic, given)] == expected
+    with pytest.raises(ConfigError, match=r"^configs=FedPAQConfig.* is not a list of configs; write \[config\], or"):
+        fedpaq.sweep(logistic, config)
 
 
 def test_a_schedule_need_not_be_copyable(logistic, config):

@@ -298,3 +298,8 @@ def test_a_schedule_shorter_than_the_run_ends_above_zero_or_is_refused():
 
 def test_a_class_is_not_a_schedule():
     assert refusal(make, step_size=WarmupCosine).startswith("step_size=WarmupCosine is a class; pass an instance")
+
+
+@pytest.mark.parametrize("bad", [None, 0, "x", {}, FedPAQConfig, [None]])
+def test_what_is_not_a_config_is_refused_in_a_batch(bad):
+    assert refusal(require_same_shape, [make(), bad]).startswith(f"config={bad!r} is not a FedPAQConfig; make one")

@@ -12,13 +12,13 @@ precision, divided by their number, added to x_k and rounded to float32. So the 
 processes and a deployment agree to the bit.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fedpaq.arrays import Float32, Int64
 from fedpaq.clients import Executor, choose_executor, draw_participants, local_work
-from fedpaq.config import FedPAQConfig, require_same_shape
+from fedpaq.config import FedPAQConfig, require_instance_with, require_same_shape
 from fedpaq.cost_model import CostModel
 from fedpaq.downlink import Broadcast, Dense, Downlink, as_downlink
 from fedpaq.errors import ConfigError
@@ -28,7 +28,7 @@ from fedpaq.problems import Problem
 from fedpaq.quantizers import Identity, Quantizer, as_quantizer
 from fedpaq.run.history import History, Record
 from fedpaq.run.recorder import Callback, RunRecorder
-from fedpaq.run.saving import CheckpointPolicy, executor_of, saved_run
+from fedpaq.run.saving import CheckpointPolicy, as_policy, executor_of, saved_run
 from fedpaq.run.settings import RunSettings
 from fedpaq.run.state import RunState
 from fedpaq.server.aggregation import Aggregation, Mean, as_aggregation
@@ -63,7 +63,7 @@ def train(
         cost_model=cost_model,
         executor=executor,
         evaluate_every=evaluate_every,
-        callback=None if callback is None else lambda _, record, params: callback(record, params),
+        callback=(lambda _, record, params: callback(record, params)) if callable(callback) else callback,
         aggregation=aggregation,
         downlink=downlink,
         checkpoint=checkpoint,
@@ -101,12 +101,17 @@ def sweep(
     """
     if not isinstance(problem, Problem):
         raise ConfigError(f"problem={problem!r} is not a Problem; make one, or load one with fedpaq.problems.load")
+    if not isinstance(configs, Iterable):
+        raise ConfigError(f"configs={configs!r} is not a list of configs; write [config], or call train")
+    configs = list(configs)
     shape = require_same_shape(configs)
     shape.check_against(problem.num_clients)
     problem = problem.to(require_device(device))
     quantizer = as_quantizer(Identity() if quantizer is None else quantizer)
     downlink = as_downlink(Dense() if downlink is None else downlink)
     aggregation = as_aggregation(Mean() if aggregation is None else aggregation)
+    checkpoint = as_policy(checkpoint)
+    require_instance_with("ranks", ranks, ("is_first", "all_gather"), "those of fedpaq.hardware.ranks.join()")
     chosen = choose_executor(executor, problem, shape.clients_per_round, ranks, shape, lambda: executor_of(checkpoint))
     uplink = choose_uplink(quantizer, aggregation, problem, ranks)
     settings = RunSettings(
@@ -115,7 +120,7 @@ def sweep(
         quantizer=quantizer,
         aggregation=aggregation,
         downlink=downlink,
-        cost_model=cost_model or CostModel.from_ratio(100),
+        cost_model=CostModel.from_ratio(100) if cost_model is None else cost_model,
         executor=chosen.name,
         payload_size_source=uplink.payload_size_source,
         evaluate_every=evaluate_every,

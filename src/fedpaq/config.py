@@ -20,6 +20,7 @@ OPTIMIZERS = {"sgd": None, "momentum": 0.9, "adamw": 0.01}  # each with the defa
 PRECISIONS = ("float32", "bfloat16")
 LARGEST = sys.float_info.max  # an integer may be larger, and then has no float
 STEP_SIZES = (2.0**-126, (2 - 2.0**-23) * 2.0**127)  # float32's normal numbers
+EXAMPLE = "FedPAQConfig(clients_per_round=25, local_steps=5, total_steps=100, step_size=0.1)"
 MAX_STEPS = 2**53  # bounds count steps in doubles
 
 
@@ -227,6 +228,9 @@ def require_same_shape(configs: Sequence[FedPAQConfig]) -> FedPAQConfig:
     """Return the first config after checking that all share r, tau, T, B and the optimizer, as one batch must."""
     if not configs:
         raise ConfigError("configs=[] is empty; a sweep needs at least one config")
+    for config in configs:
+        if not isinstance(config, FedPAQConfig):
+            raise ConfigError(f"config={config!r} is not a FedPAQConfig; make one, e.g. with {EXAMPLE}")
     for name in _SHAPE:
         values = {getattr(config, name) for config in configs}
         if len(values) > 1:

@@ -22,7 +22,7 @@ from fedpaq.clients.dense import Dense
 from fedpaq.clients.sequential import Sequential
 from fedpaq.clients.vectorised import Vectorised, reason_not_vectorisable
 from fedpaq.clients.work import LocalWork, local_work
-from fedpaq.config import FedPAQConfig
+from fedpaq.config import FedPAQConfig, require_instance_with
 from fedpaq.errors import ConfigError, unknown_name
 from fedpaq.hardware.ranks import ALONE, Ranks
 from fedpaq.problems import Problem
@@ -68,6 +68,7 @@ def choose_executor(
     ``auto`` would be a matter of timing, a run that was ``begun_with`` one of the candidates keeps it.
     """
     if not isinstance(executor, str):
+        require_instance_with("executor", executor, ("name", "local_updates"), "'auto', 'sequential'")
         return executor
     like = like or FedPAQConfig(clients_per_round=1, local_steps=1, total_steps=1, step_size=1e-3)
     if ranks.size == 1:

@@ -19,7 +19,7 @@ def require_device(device: str | torch.device) -> torch.device:
     """Return the device named, with its number, or raise ConfigError if it cannot be used here."""
     try:
         chosen = torch.device(device)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise ConfigError(f"device={device!r} is not known to torch; choose 'cpu' or 'cuda'") from error
     if chosen.type == "cpu":
         return torch.device("cpu")

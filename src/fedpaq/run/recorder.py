@@ -9,6 +9,7 @@ import numpy as np
 
 from fedpaq.arrays import Float32, Int64
 from fedpaq.config import FedPAQConfig
+from fedpaq.errors import ConfigError
 from fedpaq.hardware.devices import to_array
 from fedpaq.hardware.ranks import ALONE, Ranks
 from fedpaq.problems import Evaluation
@@ -34,6 +35,8 @@ class RunRecorder:
     """Records the rounds of a sweep; a run whose params or loss are not finite ends there."""
 
     def __init__(self, settings: RunSettings, callback: Callback | None = None, ranks: Ranks = ALONE) -> None:
+        if callback is not None and not callable(callback):
+            raise ConfigError(f"callback={callback!r} cannot be called; pass a function")
         self._settings, self._ranks = settings, ranks
         self._callback = callback if ranks.is_first else None
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from fedpaq.arrays import AnyArray
 from fedpaq.config import require_int
-from fedpaq.errors import CheckpointError, LostRankError
+from fedpaq.errors import CheckpointError, ConfigError, LostRankError
 from fedpaq.hardware.ranks import ALONE, Ranks
 from fedpaq.run.settings import RunSettings
 from fedpaq.run.state import RunState
@@ -50,6 +50,8 @@ class CheckpointPolicy:
     tracked_as: str | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.path, str | os.PathLike):
+            raise ConfigError(f"checkpoint={self.path!r} is not a path; write e.g. 'run.ckpt'")
         require_int("every", self.every, 1)
 
     def require_free(self) -> None:
@@ -133,16 +135,20 @@ def tracked_name(path: StrPath) -> str:
     return name if isinstance(name, str) and TRACKED_NAME.fullmatch(name) else uuid.uuid4().hex[:12]
 
 
+def as_policy(given: StrPath | CheckpointPolicy | None) -> CheckpointPolicy | None:
+    """Return a checkpoint given as a policy or as its path."""
+    return given if given is None or isinstance(given, CheckpointPolicy) else CheckpointPolicy(given)
+
+
 @contextmanager
 def saved_run(
-    checkpoint: StrPath | CheckpointPolicy | None, settings: RunSettings, state: RunState, ranks: Ranks = ALONE
+    policy: CheckpointPolicy | None, settings: RunSettings, state: RunState, ranks: Ranks = ALONE
 ) -> Iterator[SavedRun]:
     """Take up the state in ``checkpoint``, if there is one, and save to it from then on.
 
     Without a checkpoint nothing is saved. With one, no other process can work on it meanwhile; the
     first rank reads and writes it.
     """
-    policy = CheckpointPolicy(checkpoint) if isinstance(checkpoint, str | os.PathLike) else checkpoint
     mine = policy if ranks.is_first else None
     with nullcontext() if mine is None else hold(mine.path):
         run = SavedRun(settings, state, mine, ranks)
@@ -153,13 +159,12 @@ def saved_run(
             raise LostRankError(f"{error} in round={state.rounds_done + 1}; {_way_on(policy)}") from error
 
 
-def executor_of(checkpoint: StrPath | CheckpointPolicy | None) -> str | None:
+def executor_of(policy: CheckpointPolicy | None) -> str | None:
     """Return the name of the executor that a checkpoint was started with, if one can be read.
 
     ``auto`` chooses by timing, and might choose another in the middle of a run.
     """
-    path = checkpoint.path if isinstance(checkpoint, CheckpointPolicy) else checkpoint
-    run = None if path is None else _header_of(path).get("run")
+    run = None if policy is None else _header_of(policy.path).get("run")
     name = run.get("executor") if isinstance(run, dict) else None
     return name if isinstance(name, str) else None
 
