@@ -64,7 +64,9 @@ class Problem:
         known: ExactConstants | None = None,
     ) -> None:
         require_positive("regularization", regularization, zero_allowed=True)
-        require_types(model, partition)
+        require_types(model, loss, partition, name)
+        if known is not None and not isinstance(known, ExactConstants):
+            raise ConfigError(f"known={known!r} is not ExactConstants; leave it out where they are not known")
         self.model, self.loss, self.partition = model, loss, partition
         self.regularization, self.name, self.known = float(regularization), name, known
         self.inputs = as_tensor("inputs", inputs)  # (N, ...)

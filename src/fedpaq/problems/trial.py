@@ -6,12 +6,14 @@ as labels where they are.
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fedpaq.errors import ConfigError, DatasetError
 from fedpaq.problems.dense_network import Loss
@@ -27,6 +29,8 @@ def as_tensor(name: str, values: Any) -> Tensor:
     tensor = values.detach() if isinstance(values, Tensor) else _from_array(name, values)
     if tensor.ndim == 0 or len(tensor) == 0:
         raise ConfigError(f"{name}.shape={tuple(tensor.shape)} holds no samples; pass one row per sample")
+    if tensor.layout != torch.strided:
+        raise ConfigError(f"{name}.layout={tensor.layout} is sparse; pass {name}.to_dense()")
     if tensor.is_complex():
         raise ConfigError(f"{name}.dtype={tensor.dtype} is complex; pass real numbers")
     is_pixels = name == "inputs" and tensor.dtype in (torch.uint8, torch.bool)
@@ -43,10 +47,19 @@ def _from_array(name: str, values: Any) -> Tensor:
         raise ConfigError(f"{name} cannot become a tensor ({error}); pass numbers in a rectangular array") from error
 
 
-def require_types(model: Any, partition: Any) -> None:
-    """Raise ConfigError unless these are a module and a partition."""
+def require_types(model: Any, loss: Any, partition: Any, name: Any) -> None:
+    """Raise ConfigError unless these are a module with values, a function, a partition and a text."""
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model={model!r} is not a torch.nn.Module; pass an instance of one")
+    for key, value in itertools.chain(model.named_parameters(), model.named_buffers()):
+        if is_lazy(value) or value.is_meta:
+            raise ConfigError(f"model has no values for {key} yet; call it on a sample or load its weights first")
+    if isinstance(loss, type):
+        raise ConfigError(f"loss={loss.__name__} is a class; pass an instance of it, e.g. {loss.__name__}()")
+    if not callable(loss):
+        raise ConfigError(f"loss={loss!r} cannot be called; pass a function of outputs and targets")
+    if not isinstance(name, str):
+        raise ConfigError(f"name={name!r} is not text; write e.g. name='my-problem'")
     if not isinstance(partition, Partition):
         raise ConfigError(
             f"partition={partition!r} is not a Partition; make one with iid, dirichlet, by_label "
