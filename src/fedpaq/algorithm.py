@@ -25,6 +25,7 @@ from fedpaq.errors import ConfigError
 from fedpaq.hardware.devices import require_device, to_array
 from fedpaq.hardware.ranks import ALONE, Ranks
 from fedpaq.problems import Problem
+from fedpaq.problems.problem import require_problem
 from fedpaq.quantizers import Identity, Quantizer, as_quantizer
 from fedpaq.run.history import History, Record
 from fedpaq.run.recorder import Callback, RunRecorder
@@ -99,8 +100,7 @@ def sweep(
     continues from it. With ``device="cuda"`` data and updates stay on the GPU and payload sizes are estimated.
     Several ``ranks`` share the clients.
     """
-    if not isinstance(problem, Problem):
-        raise ConfigError(f"problem={problem!r} is not a Problem; make one, or load one with fedpaq.problems.load")
+    require_problem(problem)
     if not isinstance(configs, Iterable):
         raise ConfigError(f"configs={configs!r} is not a list of configs; write [config], or call train")
     configs = list(configs)

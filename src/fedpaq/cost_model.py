@@ -184,6 +184,12 @@ class CostModel:
         return asdict(self)
 
 
+def require_cost_model(given: object) -> None:
+    """Raise ConfigError unless this is a cost model."""
+    if not isinstance(given, CostModel):
+        raise ConfigError(f"cost_model={given!r} is not a CostModel; e.g. CostModel.from_ratio(100)")
+
+
 def _is_within(value: object, low: float, high: float) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and low <= plain_number(value) <= high
 

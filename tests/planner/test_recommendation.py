@@ -160,3 +160,34 @@ def test_what_cannot_be_planned_is_refused_with_its_reason(problem, change, mess
     arguments = {"target_loss": 0.56, "cost_model": COST, "batch_size": 5, "space": SPACE} | change
     with pytest.raises(ConfigError, match=message):
         plan(problem, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "why"),
+    [
+        *[("cost_model", bad, "^cost_model=.* is not a CostModel; e.g.") for bad in (None, 0, {}, fedpaq.CostModel)],
+        *[("space", bad, "^space=.* is not a SearchSpace; write SearchSpace") for bad in (0, "", [], SearchSpace)],
+        *[("confidence", bad, "^confidence=.* is not a number") for bad in (None, "0.9", [], True)],
+        *[("progress", bad, "^progress=.* cannot be called; pass a function") for bad in (0, "", [])],
+        ("target_loss", float("nan"), "target_loss=nan is not allowed"),
+        ("target_loss", float("inf"), "target_loss=inf is not allowed"),
+        ("quantizers", ["none"], "space= has its own quantizers and downlinks; leave out"),
+        ("downlinks", ["dense"], "space= has its own quantizers and downlinks; leave out"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused_before_the_race(problem, name, bad, why):
+    with pytest.raises(ConfigError, match=why):
+        plan(problem, **{"target_loss": 0.56, "cost_model": COST, "space": SPACE, name: bad})
+
+
+@pytest.mark.parametrize("name", ["quantizers", "downlinks"])
+@pytest.mark.parametrize(("bad", "why"), [([], r"=\[\] is empty"), ("", "='' is not a list"), (0, "=0 is not a list")])
+def test_an_empty_choice_is_not_taken_for_the_default(problem, name, bad, why):
+    with pytest.raises(ConfigError, match=f"^{name}{why}"):
+        plan(problem, target_loss=0.56, cost_model=COST, **{name: bad})
+
+
+@pytest.mark.parametrize("bad", [None, 0, "mnist-logistic", fedpaq.Problem])
+def test_what_is_not_a_problem_is_refused(bad):
+    with pytest.raises(ConfigError, match=r"^problem=.* is not a Problem; make one, or load one with"):
+        plan(bad, target_loss=0.56, cost_model=COST)

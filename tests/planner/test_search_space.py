@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -96,3 +97,29 @@ def test_a_space_without_choices_is_refused_by_name(choices, why):
 def test_an_impossible_search_space_is_refused(space, message):
     with pytest.raises(ConfigError, match=message):
         space_of(*space)
+
+
+CHOICES = {"local_steps": [1], "clients_per_round": [2], "levels": [1], "step_sizes": [0.1]}
+
+
+@pytest.mark.parametrize("name", [*CHOICES, "quantizers", "downlinks"])
+@pytest.mark.parametrize("bad", [None, 3, True, 0.5, "none", object], ids=str)
+def test_what_is_not_a_list_of_choices_is_refused_by_name(name, bad):
+    with pytest.raises(ConfigError, match=rf"^{name}=.* is not a list; write \[...\], also around a single choice"):
+        SearchSpace(**{**CHOICES, name: bad})
+
+
+@pytest.mark.parametrize("bad", [[[1]], [np.ones(2)], [None], ["1"], [True]], ids=str)
+@pytest.mark.parametrize("name", ["local_steps", "clients_per_round", "step_sizes"])
+def test_a_choice_that_is_not_a_number_is_refused_by_name(name, bad):
+    with pytest.raises(ConfigError, match=rf"^{name}=.* is not a"):
+        SearchSpace(**{**CHOICES, name: bad})
+
+
+def test_choices_may_come_from_an_iterator_an_array_or_a_range():
+    """An iterator is read once and kept: settings would find it empty."""
+    expected = SearchSpace(**{**CHOICES, "local_steps": [1, 2]})
+    for steps in (iter([1, 2]), np.array([1, 2]), range(1, 3)):
+        space = SearchSpace(**{**CHOICES, "local_steps": steps})
+        assert space == expected and space.settings() == expected.settings()
+        assert all(type(value) is int for value in space.local_steps)

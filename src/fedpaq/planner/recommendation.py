@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedpaq.config import FedPAQConfig
+from fedpaq.config import FedPAQConfig, require_positive
 from fedpaq.cost_model import CostModel
 from fedpaq.downlink import Downlink
 from fedpaq.errors import ConfigError
@@ -24,6 +24,7 @@ from fedpaq.planner.search_space import SearchSpace
 from fedpaq.planner.task import Task
 from fedpaq.planner.validation import Choice, settle, validate
 from fedpaq.problems import Problem
+from fedpaq.problems.problem import require_problem
 from fedpaq.quantizers import Identity, LowPrecision, Quantizer
 from fedpaq.theory.round_setting import RoundSetting
 
@@ -106,6 +107,17 @@ def plan(
     steps is given up. ``confidence`` is the share of runs that are to be at the target after the scheduled rounds.
     ``compare`` also times FedAvg and QSGD. ``progress(stage, seconds)`` gets the modelled time.
     """
+    require_problem(problem)
+    if space is not None:
+        if not isinstance(space, SearchSpace):
+            raise ConfigError(f"space={space!r} is not a SearchSpace; write SearchSpace(local_steps=[...], ...)")
+        if quantizers is not None or downlinks is not None:
+            raise ConfigError("space= has its own quantizers and downlinks; leave out quantizers= and downlinks=")
+    require_positive("confidence", confidence)
+    if not 0.5 <= confidence < 1:
+        raise ConfigError(f"confidence={confidence} is not a share of runs to plan for; choose 0.5 to below 1")
+    if progress is not None and not callable(progress):
+        raise ConfigError(f"progress={progress!r} cannot be called; pass a function of stage and seconds")
     task = Task(
         problem=problem,
         target_loss=target_loss,
@@ -119,8 +131,6 @@ def plan(
             f"clients_per_round={max(space.clients_per_round)} of the search space exceeds "
             f"max_clients={task.max_clients}; choose 1..{task.max_clients}"
         )
-    if not 0.5 <= confidence < 1:
-        raise ConfigError(f"confidence={confidence} is not a share of runs to plan for; choose 0.5 to below 1")
     task.require_reachable()
     space = space or task.default_space(quantizers, downlinks)
     finished, spent = run_race(task, space.settings(), space.step_sizes, "race", progress)

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, replace
+from typing import Any
 
-from fedpaq.config import require_int, require_step_size
+from fedpaq.config import plain_number, require_int, require_step_size
 from fedpaq.downlink import Changes, Dense, Downlink, as_downlink
 from fedpaq.errors import ConfigError
 from fedpaq.quantizers import Identity, LowPrecision, Quantizer, as_quantizer, text_of
@@ -16,6 +17,7 @@ RATES = (0.03, 0.3)  # bits per coordinate of Rotated; a plan then tries rates b
 RATE_FACTOR = 2.5
 DOWNLINKS = ("dense", "rotated:1", "rotated:0.2")  # where downloads are priced
 SHARES = (0.1, 0.2, 0.5, 1.0)  # of the clients that may take part
+CHOICES = ("local_steps", "clients_per_round", "quantizers", "step_sizes", "downlinks")
 STEP_SIZES = tuple(2.0**power for power in range(-1, 7))  # times 1 / L
 
 
@@ -41,19 +43,20 @@ class SearchSpace:
     refine: bool = False
 
     def __post_init__(self, levels: Sequence[int | None]) -> None:
-        by_levels = [Identity() if s is None else LowPrecision(s) for s in levels]
-        object.__setattr__(self, "quantizers", [*map(as_quantizer, self.quantizers), *by_levels])
-        object.__setattr__(self, "downlinks", [*map(as_downlink, self.downlinks)])
-        for name in ("local_steps", "clients_per_round", "quantizers", "step_sizes", "downlinks"):
-            values = list(getattr(self, name))
-            if not values or len(set(values)) < len(values):
+        chosen = {name: _listed(name, getattr(self, name)) for name in CHOICES}
+        by_levels = [Identity() if s is None else LowPrecision(s) for s in _listed("levels", levels)]
+        chosen["quantizers"] = [*map(as_quantizer, chosen["quantizers"]), *by_levels]
+        chosen["downlinks"] = [*map(as_downlink, chosen["downlinks"])]
+        for name in ("local_steps", "clients_per_round"):
+            for value in chosen[name]:
+                require_int(name, value, 1)
+        for step_size in chosen["step_sizes"]:
+            require_step_size("step_sizes", step_size)
+        for name, values in chosen.items():
+            if not values or any(value in values[:at] for at, value in enumerate(values)):
                 shown = [text_of(value) for value in values] if name == "quantizers" else values
                 raise ConfigError(f"{name}={shown} is empty or repeats a value; give at least one, each once")
-        for name in ("local_steps", "clients_per_round"):
-            for value in getattr(self, name):
-                require_int(name, value, 1)
-        for step_size in self.step_sizes:
-            require_step_size("step_sizes", step_size)
+            object.__setattr__(self, name, [*map(plain_number, values)])
 
     def settings(self) -> list[RoundSetting]:
         """Return every round setting."""
@@ -64,6 +67,16 @@ class SearchSpace:
             for clients in self.clients_per_round
             for steps in self.local_steps
         ]
+
+
+def _listed(name: str, values: Any) -> list[Any]:
+    """Return some choices as a list, or raise ConfigError."""
+    try:
+        if not isinstance(values, str):
+            return list(values)
+    except TypeError:
+        pass
+    raise ConfigError(f"{name}={values!r} is not a list; write [...], also around a single choice")
 
 
 def default_cohorts(max_clients: int) -> list[int]:

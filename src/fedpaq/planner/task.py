@@ -14,7 +14,7 @@ from fedpaq.algorithm import sweep
 from fedpaq.arrays import Float32, Float64, Int64
 from fedpaq.clients import draw_participants
 from fedpaq.config import FedPAQConfig, require_int, require_positive, round_to_4_digits
-from fedpaq.cost_model import CostModel
+from fedpaq.cost_model import CostModel, require_cost_model
 from fedpaq.downlink import Downlink
 from fedpaq.errors import ConfigError
 from fedpaq.planner.search_space import (
@@ -50,6 +50,7 @@ class Task:
 
     def __post_init__(self) -> None:
         require_positive("target_loss", self.target_loss)
+        require_cost_model(self.cost_model)
         require_int("max_clients", self.max_clients, 1)
         require_int("max_steps", self.max_steps, 1)
         if self.batch_size is not None:
@@ -187,11 +188,12 @@ class Task:
         """
         start = np.asarray(self.problem.initial_params, np.float64)
         curvature = largest_curvature(FullLoss(self.watched, mean_over="samples"), start)
+        default_downlinks = DOWNLINKS if self.cost_model.downlink_bandwidth else DOWNLINKS[:1]
         return SearchSpace(
             local_steps=LOCAL_STEPS,
             clients_per_round=default_cohorts(self.max_clients),
-            quantizers=quantizers or default_quantizers(self.problem.dimension),
-            downlinks=downlinks or (DOWNLINKS if self.cost_model.downlink_bandwidth else DOWNLINKS[:1]),
+            quantizers=default_quantizers(self.problem.dimension) if quantizers is None else quantizers,
+            downlinks=default_downlinks if downlinks is None else downlinks,
             refine=quantizers is None,
             step_sizes=[round_to_4_digits(factor / curvature) for factor in STEP_SIZES],
         )

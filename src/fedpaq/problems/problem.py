@@ -43,6 +43,12 @@ class ExactConstants:
     minimum: float  # f(x*)
 
 
+def require_problem(given: object) -> None:
+    """Raise ConfigError unless this is a problem."""
+    if not isinstance(given, Problem):
+        raise ConfigError(f"problem={given!r} is not a Problem; make one, or load one with fedpaq.problems.load")
+
+
 class Problem:
     """Any ``torch.nn.Module``, loss and arrays, shared among clients by a partition.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedpaq import codec
 from fedpaq.config import FedPAQConfig, require_int
-from fedpaq.cost_model import CostModel
+from fedpaq.cost_model import CostModel, require_cost_model
 from fedpaq.downlink import Downlink
 from fedpaq.errors import ConfigError
 from fedpaq.problems import Problem
@@ -31,8 +31,7 @@ class RunSettings:
     evaluate_every: int = 1
 
     def __post_init__(self) -> None:
-        if not isinstance(self.cost_model, CostModel):
-            raise ConfigError(f"cost_model={self.cost_model!r} is not a CostModel; e.g. CostModel.from_ratio(100)")
+        require_cost_model(self.cost_model)
         require_int("evaluate_every", self.evaluate_every, 0)
         object.__setattr__(self, "evaluate_every", operator.index(self.evaluate_every))
         self.counted_bits(1)
