@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -131,6 +132,15 @@ def test_a_key_out_of_range_is_refused(bad):
 def test_more_participants_than_clients_are_refused():
     with pytest.raises(ConfigError, match=r"clients_per_round=6 is out of range; choose 1\.\.5"):
         sample_without_replacement(Key(seed=0), 5, 6)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.array, torch.tensor])
+def test_a_key_holds_pythons_integers_whatever_it_is_given(kind):
+    key = Key(seed=kind(3), round=kind(2), client=kind(1))
+    assert key == Key(seed=3, round=2, client=1) and {type(part) for part in vars(key).values()} == {int}
+    assert np.array_equal(
+        words(Purpose.DITHER, key, 2**16), words(Purpose.DITHER, Key(seed=3, round=2, client=1), 2**16)
+    )
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ without shuffling. Half-words 2i and 2i + 1 are the low and the high half of dra
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -71,6 +72,9 @@ class Key:
         require_int("seed", self.seed, 0, 2**64 - 1)
         require_int("round", self.round, 0, 2**32 - 1)
         require_int("client", self.client, 0, 2**32 - 1)
+        for name in ("seed", "round", "client"):
+            if type(value := getattr(self, name)) is not int:  # NumPy's, which kernels may not take
+                object.__setattr__(self, name, operator.index(value))
 
     @staticmethod
     def require(key: object) -> None:
