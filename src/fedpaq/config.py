@@ -5,6 +5,7 @@ T = ``total_steps`` local steps are split into K = T / tau rounds of tau = ``loc
 
 import math
 import operator
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -64,6 +65,18 @@ def require_instance_with(name: str, value: object, members: Sequence[str], exam
     missing = [member for member in members if not hasattr(value, member)]
     if missing:
         raise ConfigError(f"{name}={value!r} has no {' and no '.join(missing)}; pass one of {examples}")
+
+
+def require_path(name: str, value: object, example: str) -> None:
+    """Raise ConfigError unless ``value`` is a path that names something."""
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        raise ConfigError(f"{name}={value!r} is not a path; write e.g. {example!r}")
+
+
+def require_function(name: str, value: object) -> None:
+    """Raise ConfigError unless ``value`` can be called, or is None."""
+    if value is not None and not callable(value):
+        raise ConfigError(f"{name}={value!r} cannot be called; pass a function")
 
 
 def plain_number(value: Any) -> Any:

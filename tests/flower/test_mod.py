@@ -67,7 +67,22 @@ def test_the_quantizer_is_given_by_text_by_object_or_by_the_run_config(text):
     assert quantizer.accepts(codec.read_header(replies[0]))
 
 
+@pytest.mark.parametrize("kind", [np.int8, np.int64, np.uint16])
+def test_numbers_of_numpy_are_taken_as_pythons(kind):
+    mods = quantize_mod(levels=kind(4), bucket_size=kind(16)), quantize_mod(levels=4, bucket_size=16)
+    replies = [payload_of(drifting_app(mod)(train_message(record(w=np.zeros(50))), context())) for mod in mods]
+    assert replies[0] == replies[1]
+
+
+@pytest.mark.parametrize("bad", [np.float32(4), 4.0, "4", True, np.array([4])])
+def test_levels_that_are_not_an_integer_are_refused(bad):
+    with pytest.raises(ConfigError, match=r"^levels=.* is not an integer; choose 1\.\."):
+        quantize_mod(levels=bad)
+
+
 def test_levels_and_a_quantizer_cannot_both_be_given():
+    with pytest.raises(ConfigError, match="bucket_size=16 has no meaning without levels; leave out one of the two"):
+        quantize_mod(levels=None, bucket_size=16)
     for options in ({"levels": 1}, {"bucket_size": 4}, {"levels": None}):
         with pytest.raises(ConfigError, match="give one of the two"):
             quantize_mod(quantizer="none", **options)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import numpy as np
 import pytest
 from flwr.app import MetricRecord
 
-from fedpaq import ConfigError, CostModel
+from fedpaq import ConfigError, CostModel, Rotated
 from fedpaq.downlink import Dense
-from fedpaq.flower import FedPAQ
+from fedpaq.flower import FedPAQ, quantize_mod
 from fedpaq.flower.settings import INSTEAD
-from flower.flower_apps import quantizing, record
+from flower.flower_apps import drifting_app, quantizing, record
+from flower.in_process_grid import InProcessGrid
 
 pytestmark = pytest.mark.flower
 
@@ -127,3 +129,80 @@ def test_a_downlink_that_clients_cannot_read_is_refused(base):
 
     with pytest.raises(ConfigError, match=r"^downlink='mine' cannot be sent .* choose 'dense', fedpaq.Changes"):
         FedPAQ(clients_per_round=1, downlink=Mine())
+
+
+def test_numbers_of_numpy_make_the_same_run_as_pythons(tmp_path):
+    """A checkpoint of one is continued by the other."""
+    arrays = record(w=np.linspace(0, 1, 40, dtype=np.float32))
+    own = {"clients_per_round": 2, "num_clients": 3, "seed": 5, "min_replies": 1, "max_failed_rounds": 2}
+    shares = {"deadline": 0.5, "patience": 2.0, "fraction_evaluate": 0.5, "max_update_norm": 64.0}
+    theirs = {name: np.int64(value) for name, value in own.items()}
+    theirs |= {name: np.float32(value) for name, value in shares.items()}
+    cost = CostModel(bandwidth=np.float32(1e6))
+    more = {"gradients_per_client": np.int64(10), "cost_model": cost, "checkpoint": tmp_path / "state"}
+    quantizer = Rotated(bits=np.float32(0.5))
+    first = FedPAQ(**theirs, **more, quantizer=quantizer)
+    first.start(InProcessGrid(drifting_app(quantize_mod(quantizer=quantizer)), 3), arrays, np.int64(1))
+    second = FedPAQ(**own, **shares, quantizer="rotated:0.5", checkpoint=tmp_path / "state")
+    second.start(InProcessGrid(drifting_app(quantize_mod()), 3), arrays, 2)
+    assert len(second.history) == 2
+
+
+PATHS = [0, 1.5, True, [], {}, ""]
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "why"),
+    [
+        *[("checkpoint", bad, "is not a path; write e.g. 'run.ckpt'") for bad in PATHS],
+        *[("save", bad, "is not a path; write e.g. 'model.npz'") for bad in PATHS],
+        *[("log", bad, "has no add and no __enter__") for bad in (0, {}, [None], [3], np.ones(2))],
+        *[("cost_model", bad, "is not a CostModel; e.g.") for bad in (0, {}, "", CostModel)],
+        *[("exact", bad, r"is not a pattern of names; write e.g. exact=\['\*run") for bad in (None, 3, [3], [b"x"])],
+        *[("train_metrics_aggr_fn", bad, "cannot be called; pass a function") for bad in (0, "", "mean")],
+        *[("evaluate_metrics_aggr_fn", bad, "cannot be called; pass a function") for bad in (0, "", "mean")],
+        *[("weighted_by_key", bad, "is not text; write e.g. weighted_by_key='my-key'") for bad in (None, 0, [])],
+        *[("arrayrecord_key", bad, "is not text") for bad in (None, 0, [])],
+        *[("configrecord_key", bad, "is not text") for bad in (None, 0, [])],
+    ],
+)
+def test_settings_of_another_kind_are_refused_by_name(name, bad, why):
+    with pytest.raises(ConfigError, match=rf"(?s)^{name}=.* {why}"):
+        FedPAQ(clients_per_round=1, **{name: bad})
+
+
+def test_no_log_may_be_said_in_three_ways_and_an_empty_name_is_none_of_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arrays = record(w=np.zeros(4, np.float32))
+    for log in (None, [], ()):
+        FedPAQ(clients_per_round=1, log=log).start(quantizing(1), arrays, num_rounds=1)
+    with pytest.raises(ConfigError, match=r"log='' names nothing; choose FILE.csv"):
+        FedPAQ(clients_per_round=1, log="").start(quantizing(1), arrays, num_rounds=1)
+    assert list(Path(tmp_path).iterdir()) == []
+
+
+def test_one_pattern_of_exact_arrays_need_not_be_in_a_list_and_must_match_something():
+    arrays = record(w=np.zeros(4, np.float32), head=np.zeros(2, np.float32))
+    strategy = FedPAQ(clients_per_round=1, exact="head*")
+    strategy.start(quantizing(1), arrays, num_rounds=1)
+    assert strategy.exact == ("head*",)
+    with pytest.raises(ConfigError, match=r"exact='haed\*' matches no array of the model; it has w, head"):
+        FedPAQ(clients_per_round=1, exact=["head*", "haed*"]).start(quantizing(1), arrays, num_rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "why"),
+    [
+        ("timeout", None, "timeout=None is not a number"),
+        ("timeout", 0, "timeout=0 is not allowed"),
+        ("evaluate_fn", 3, "evaluate_fn=3 cannot be called; pass a function"),
+        ("train_config", {"lr": 0.1}, r"train_config={'lr': 0.1} is not a ConfigRecord; write ConfigRecord\({...}\)"),
+        ("evaluate_config", 0, "evaluate_config=0 is not a ConfigRecord"),
+        ("initial_arrays", {"w": np.zeros(2)}, "initial_arrays of type dict is not an ArrayRecord; write ArrayRecord"),
+    ],
+)
+def test_a_start_with_arguments_of_another_kind_is_refused_before_any_work(name, bad, why):
+    grid = quantizing(1)
+    with pytest.raises(ConfigError, match=why):
+        FedPAQ(clients_per_round=1).start(grid, **{"initial_arrays": record(w=np.zeros(4, np.float32)), name: bad})
+    assert grid.sent == []

@@ -61,6 +61,9 @@ class Layout:
     @classmethod
     def of(cls, record: ArrayRecord, exact: Sequence[str] = EXACT) -> Layout:
         """Return the layout of a model; raise ConfigError where it has nothing to quantize."""
+        for pattern in exact:
+            if pattern not in EXACT and not any(fnmatchcase(name, pattern) for name in record):
+                raise ConfigError(f"exact={pattern!r} matches no array of the model; it has {', '.join(record)}")
         layout = cls(tuple(_slot(name, array, exact) for name, array in record.items()))
         if not layout.dimension:
             raise ConfigError("the model has no float arrays to quantize; FedPAQ needs at least one")

@@ -56,6 +56,8 @@ def quantize_mod(
     by_levels = levels is not UNSET or bucket_size is not None
     if quantizer is not None and by_levels:
         raise ConfigError("quantize_mod got quantizer= and levels= or bucket_size=; give one of the two")
+    if levels is None and bucket_size is not None:
+        raise ConfigError(f"bucket_size={bucket_size!r} has no meaning without levels; leave out one of the two")
     fixed: Quantizer | None = None if quantizer is None else as_quantizer(quantizer)
     if by_levels:
         fixed = Identity() if levels is None else LowPrecision(1 if levels is UNSET else levels, bucket_size)
@@ -67,7 +69,7 @@ def quantize_mod(
         if protocol.RECORD not in message.content:
             return _refusal(message, NO_STRATEGY)
         asked = protocol.read_record(message.content, NO_STRATEGY)
-        chosen = fixed or as_quantizer(str(context.run_config.get("quantizer", DEFAULT)))
+        chosen = as_quantizer(str(context.run_config.get("quantizer", DEFAULT))) if fixed is None else fixed
         if asked["asked"] == protocol.WHO:
             if any(getattr(each, "quantizes", False) for each in _mods_after(call_next)):
                 raise ConfigError(TWICE)

@@ -1,14 +1,22 @@
 """Settings: what the strategy takes, checked by name before any work, and what stands in for FedAvg's arguments."""
 
+import operator
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flwr.app import MetricRecord, RecordDict
 
-from fedpaq.config import require_int, require_positive
-from fedpaq.cost_model import CostModel
+from fedpaq.config import (
+    plain_number,
+    require_function,
+    require_instance_with,
+    require_int,
+    require_path,
+    require_positive,
+)
+from fedpaq.cost_model import CostModel, require_cost_model
 from fedpaq.downlink import Changes, Dense, Downlink, as_downlink
 from fedpaq.errors import ConfigError
 from fedpaq.flower.layout import EXACT
@@ -28,6 +36,10 @@ INSTEAD = {  # what FedAvg's users write, and what they write here
     "min_train_nodes": "clients_per_round=... for the clients to draw, min_replies=... for the replies that are enough",
     "min_available_nodes": "num_clients=..., the clients to wait for before each draw",
 }
+NUMBERS = (
+    "clients_per_round", "num_clients", "seed", "min_replies", "max_failed_rounds", "min_evaluate_nodes",
+    "deadline", "patience", "fraction_evaluate", "max_update_norm", "gradients_per_client",
+)  # fmt: skip
 SAVED_AS = (".npz", ".safetensors")
 UNSAID = {"max_update_norm": None, "weighted_by_key": "num-examples"}  # defaults that the first line leaves out
 
@@ -48,10 +60,10 @@ class Settings:
         max_update_norm: float | None = None,
         quantizer: Quantizer | str | None = None,
         aggregation: Aggregation | str | None = None,
-        exact: Sequence[str] = EXACT,
+        exact: Sequence[str] | str = EXACT,
         checkpoint: StrPath | None = None,
         save: StrPath | None = None,
-        log: Log | Sequence[Log] = (),
+        log: Log | Sequence[Log] | None = None,
         cost_model: CostModel | None = None,
         gradients_per_client: int | None = None,
         downlink: Downlink | str | None = None,
@@ -70,16 +82,17 @@ class Settings:
         self.seed, self.min_replies = seed, min_replies
         self.deadline, self.patience = deadline, patience
         self.checkpoint, self.save = checkpoint, save
-        self.log: list[Log] = list(log) if isinstance(log, list | tuple) else [log]  # type: ignore[list-item]
+        logs = [] if log is None else list(log) if isinstance(log, list | tuple) else [log]
+        self.log: list[Log] = logs  # type: ignore[assignment]
         self.max_failed_rounds, self.max_update_norm = max_failed_rounds, max_update_norm
         self.quantizer = None if quantizer is None else as_quantizer(quantizer)
         self.aggregation = as_aggregation(Mean() if aggregation is None else aggregation)
-        self.exact = tuple(exact)
+        self.exact = _patterns(exact)
         self.downlink = as_downlink(Dense() if downlink is None else downlink)
         self.cost_model, self.gradients_per_client = cost_model, gradients_per_client
         self.fraction_evaluate, self.min_evaluate_nodes = fraction_evaluate, min_evaluate_nodes
-        self.train_metrics_aggr_fn = train_metrics_aggr_fn or mean_metrics
-        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn or mean_metrics
+        self.train_metrics_aggr_fn = mean_metrics if train_metrics_aggr_fn is None else train_metrics_aggr_fn
+        self.evaluate_metrics_aggr_fn = mean_metrics if evaluate_metrics_aggr_fn is None else evaluate_metrics_aggr_fn
         self.weighted_by_key = weighted_by_key
         self.arrayrecord_key, self.configrecord_key = arrayrecord_key, configrecord_key
         self._check()
@@ -133,11 +146,26 @@ class Settings:
                 f"downlink={self.downlink.name!r} cannot be sent through Flower, whose clients read a whole model or "
                 "coded changes; choose 'dense', fedpaq.Changes(...) or a text such as 'rotated:1'"
             )
-        if self.cost_model is not None and self.cost_model.accounting != "payload":
-            raise ConfigError(
-                f"accounting={self.cost_model.accounting!r} of the cost model is the simulator's only; a deployment "
-                "charges the bytes that it sends: choose accounting='payload'"
-            )
+        for name in NUMBERS:  # NumPy's may overflow, and Flower's messages do not take them
+            number = plain_number(getattr(self, name))
+            setattr(self, name, number if number is None or isinstance(number, float) else operator.index(number))
+        if self.cost_model is not None:
+            require_cost_model(self.cost_model)
+            if self.cost_model.accounting != "payload":
+                raise ConfigError(
+                    f"accounting={self.cost_model.accounting!r} of the cost model is the simulator's only; a "
+                    "deployment charges the bytes that it sends: choose accounting='payload'"
+                )
+        for name in ("weighted_by_key", "arrayrecord_key", "configrecord_key"):
+            if not isinstance(getattr(self, name), str):
+                raise ConfigError(f"{name}={getattr(self, name)!r} is not text; write e.g. {name}='my-key'")
+        for name in ("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"):
+            require_function(name, getattr(self, name))
+        for log in self.log:
+            if not isinstance(log, str | os.PathLike):
+                require_instance_with("log", log, ("add", "__enter__", "__exit__"), "'run.csv', open_log('run.csv')")
+        if self.checkpoint is not None:
+            require_path("checkpoint", self.checkpoint, "run.ckpt")
         if self.save is not None:
             _check_save(self.save)
 
@@ -158,8 +186,18 @@ def _require_clients(given: int | None) -> int:
     return given
 
 
+def _patterns(given: Any) -> tuple[str, ...]:
+    """Return the patterns of exact arrays, or the only one, as texts."""
+    patterns = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (given,)
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise ConfigError(f"exact={pattern!r} is not a pattern of names; write e.g. exact=['*running_mean']")
+    return tuple(map(str, patterns))
+
+
 def _check_save(path: StrPath) -> None:
     """Raise ConfigError unless a model can be written to this file; say so now, not after a night of training."""
+    require_path("save", path, "model.npz")
     target = Path(path)
     if target.suffix not in SAVED_AS:
         raise ConfigError(f"save={str(path)!r} has an unknown form; choose FILE.npz or FILE.safetensors")

@@ -23,7 +23,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedpaq.config import require_int
+from fedpaq.config import require_function, require_int, require_positive
 from fedpaq.errors import ConfigError
 from fedpaq.flower import protocol
 from fedpaq.flower.loop import EvaluateFn, Loop
@@ -101,6 +101,14 @@ class FedPAQ(Settings, Strategy):
         server on the same checkpoint is refused.
         """
         require_int("num_rounds", num_rounds, 1)
+        require_positive("timeout", timeout)
+        require_function("evaluate_fn", evaluate_fn)
+        if not isinstance(initial_arrays, ArrayRecord):
+            kind = type(initial_arrays).__name__
+            raise ConfigError(f"initial_arrays of type {kind} is not an ArrayRecord; write ArrayRecord(...)")
+        for name, given in (("train_config", train_config), ("evaluate_config", evaluate_config)):
+            if given is not None and not isinstance(given, ConfigRecord):
+                raise ConfigError(f"{name}={given!r} is not a ConfigRecord; write ConfigRecord({{...}})")
         configs = {
             "train_config": ConfigRecord() if train_config is None else train_config,
             "evaluate_config": ConfigRecord() if evaluate_config is None else evaluate_config,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedpaq.config import FedPAQConfig, require_positive
+from fedpaq.config import FedPAQConfig, require_function, require_positive
 from fedpaq.cost_model import CostModel
 from fedpaq.downlink import Downlink
 from fedpaq.errors import ConfigError
@@ -116,8 +116,7 @@ def plan(
     require_positive("confidence", confidence)
     if not 0.5 <= confidence < 1:
         raise ConfigError(f"confidence={confidence} is not a share of runs to plan for; choose 0.5 to below 1")
-    if progress is not None and not callable(progress):
-        raise ConfigError(f"progress={progress!r} cannot be called; pass a function of stage and seconds")
+    require_function("progress", progress)
     task = Task(
         problem=problem,
         target_loss=target_loss,

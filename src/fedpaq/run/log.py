@@ -45,6 +45,8 @@ class RoundLog(Protocol):
 
 def open_log(target: StrPath, *, resume: bool = False, run: str | None = None) -> RoundLog:
     """Return the log for this text or path, see ``FORMS``; ``run`` is the identity under which trackers resume."""
+    if not os.fspath(target):
+        raise ConfigError(f"log={target!r} names nothing; choose {FORMS}")
     kind, _, name = os.fspath(target).partition(":")
     if kind in trackers.SERVICES and not name and str(target) != kind:
         raise ConfigError(f"log={str(target)!r} names no project; choose {FORMS}")

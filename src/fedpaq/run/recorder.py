@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedpaq.arrays import Float32, Int64
-from fedpaq.config import FedPAQConfig
-from fedpaq.errors import ConfigError
+from fedpaq.config import FedPAQConfig, require_function
 from fedpaq.hardware.devices import to_array
 from fedpaq.hardware.ranks import ALONE, Ranks
 from fedpaq.problems import Evaluation
@@ -35,8 +34,7 @@ class RunRecorder:
     """Records the rounds of a sweep; a run whose params or loss are not finite ends there."""
 
     def __init__(self, settings: RunSettings, callback: Callback | None = None, ranks: Ranks = ALONE) -> None:
-        if callback is not None and not callable(callback):
-            raise ConfigError(f"callback={callback!r} cannot be called; pass a function")
+        require_function("callback", callback)
         self._settings, self._ranks = settings, ranks
         self._callback = callback if ranks.is_first else None
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from fedpaq.arrays import AnyArray
-from fedpaq.config import require_int
-from fedpaq.errors import CheckpointError, ConfigError, LostRankError
+from fedpaq.config import require_int, require_path
+from fedpaq.errors import CheckpointError, LostRankError
 from fedpaq.hardware.ranks import ALONE, Ranks
 from fedpaq.run.settings import RunSettings
 from fedpaq.run.state import RunState
@@ -50,8 +50,7 @@ class CheckpointPolicy:
     tracked_as: str | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.path, str | os.PathLike):
-            raise ConfigError(f"checkpoint={self.path!r} is not a path; write e.g. 'run.ckpt'")
+        require_path("checkpoint", self.path, "run.ckpt")
         require_int("every", self.every, 1)
 
     def require_free(self) -> None:
