@@ -89,12 +89,13 @@ def entries_of(log):
 
 @pytest.mark.filterwarnings("ignore")
 def test_wandb_offline_keeps_what_was_written(tmp_path, monkeypatch):
-    pytest.importorskip("wandb", reason="needs the extra 'wandb'")
+    wandb = pytest.importorskip("wandb", reason="needs the extra 'wandb'")
     from wandb.proto import wandb_internal_pb2
 
     for name, value in {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_SILENT": "true"}.items():
         monkeypatch.setenv(name, value)
     write("wandb:night", run="abc")
+    wandb.teardown()  # as at the end of a process: waits for the service that writes the file, which finish() does not
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     rows, ids = [], set()
     for data in entries_of(file.read_bytes()):
