@@ -152,3 +152,16 @@ def test_many_threads_encode_and_decode_what_one_does():
     with ThreadPoolExecutor(4) as pool:
         for result in pool.map(work, range(4)):
             assert result == [(payload, True) for payload in expected]
+
+
+@pytest.mark.parametrize("weight", [None, "1", [], np.ones(2), 1j])
+def test_a_weight_that_is_not_a_number_is_refused(weight):
+    with pytest.raises(ConfigError, match=r"(?s)^weight=.* is not finite; choose a finite number"):
+        accumulate(encode(GOOD), np.zeros(4), weight)
+
+
+@pytest.mark.parametrize("bad", [None, 3, "payload", b"payload", [GOOD, None], np.zeros(3)], ids=str)
+def test_what_is_not_a_list_of_messages_is_refused(bad):
+    for measure in (encode_batch, codec.measure_batch):
+        with pytest.raises(ConfigError, match=r"is not a list of messages; write \[m|is not a message; quantize"):
+            measure(bad)

@@ -141,3 +141,9 @@ def test_a_quantizer_without_a_name_is_shown_by_its_repr():
 
     with pytest.raises(ConfigError, match=r"quantizer Nameless\(\) is biased"):
         check_quantizer(Nameless(), trials=TRIALS)
+
+
+@pytest.mark.parametrize("bad", [None, 4, "none", LowPrecision])
+def test_what_is_not_a_quantizer_is_refused_before_any_trial(bad):
+    with pytest.raises(ConfigError, match=r"^quantizer=.* (is a class; pass|has no quantize and no quantize_batch)"):
+        check_quantizer(bad)

@@ -76,3 +76,9 @@ def test_installed_quantizers_are_loaded_when_first_named(monkeypatch):
 
 def test_an_unregistered_quantizer_is_named_by_its_class():
     assert text_of(Mine(7)) == "Mine:7"
+
+
+@pytest.mark.parametrize("bad", [None, 4, ["none"], LowPrecision(4)])
+def test_what_is_not_text_is_not_parsed(bad):
+    with pytest.raises(ConfigError, match=r"^quantizer=.* is not text; write e.g. 'low-precision:4'"):
+        parse(bad)

@@ -2,7 +2,8 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -57,11 +58,6 @@ def encode(message: Message) -> bytes:
     >>> len(encode(message)), decode(encode(message), dimension=3) == message
     (16, True)
     """
-    if not hasattr(message, "code"):
-        raise ConfigError(
-            f"message of type {type(message).__name__} is not a message; quantize the update first, as with "
-            "LowPrecision(levels=1).quantize(update, key=fedpaq.Key(seed=0))"
-        )
     return encode_batch([message])[0]
 
 
@@ -81,8 +77,19 @@ def _groups(messages: Sequence[Message]) -> Iterator[tuple[str, Sequence[Message
     if hasattr(messages, "code"):  # a batch of one kind
         yield messages.code, messages
         return
-    for name, group in itertools.groupby(messages, lambda message: message.code):
+    if not isinstance(messages, Iterable):
+        raise ConfigError(f"messages of type {type(messages).__name__} is not a list of messages; write [message]")
+    for name, group in itertools.groupby(messages, _code_of):
         yield name, list(group)
+
+
+def _code_of(message: Message) -> str:
+    if not hasattr(message, "code"):
+        raise ConfigError(
+            f"message of type {type(message).__name__} is not a message; quantize the update first, as with "
+            "LowPrecision(levels=1).quantize(update, key=fedpaq.Key(seed=0))"
+        )
+    return message.code
 
 
 def _sealed(name: str, messages: Sequence[Message]) -> list[bytes]:
@@ -145,7 +152,7 @@ def accumulate(payload: Any, total: Float64, weight: float = 1.0, *, key: Key | 
     WireFormatError leaves ``total`` as it was.
     """
     require_total(total, np.size(total))  # any dimension: the payload must announce it
-    if not math.isfinite(weight):
+    if not (isinstance(weight, Real) and math.isfinite(weight)):
         raise ConfigError(f"weight={weight} is not finite; choose a finite number")
     header, code = _read_expected(payload, total.size, key)
     if code.add is not None:

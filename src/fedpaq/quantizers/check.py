@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedpaq.arrays import Float32
-from fedpaq.config import require_int
+from fedpaq.config import require_instance_with, require_int
 from fedpaq.errors import ConfigError
 from fedpaq.randomness import Key, Purpose, normals
 
@@ -29,6 +29,8 @@ def check_quantizer(quantizer: Any, *, trials: int = 2000, seed: int = 0) -> Non
     >>> from fedpaq.quantizers import LowPrecision
     >>> check_quantizer(LowPrecision(levels=4))
     """
+    members = ("quantize", "quantize_batch", "variance_bound")
+    require_instance_with("quantizer", quantizer, members, "LowPrecision(1), Rotated(bits=0.1)")
     require_int("trials", trials, 100)
     for dimension in DIMENSIONS:
         update = normals(Purpose.CHECK, Key(seed=seed, client=dimension), dimension).astype(np.float32)

@@ -64,6 +64,8 @@ def parse(text: str) -> Any:
     >>> parse("none")
     Identity()
     """
+    if not isinstance(text, str):
+        raise ConfigError(f"quantizer={text!r} is not text; write e.g. 'low-precision:4'")
     name, _, rest = text.strip().partition(":")
     kind, given, named = find(name), [], {}
     for part in filter(None, (part.strip() for part in rest.split(","))):

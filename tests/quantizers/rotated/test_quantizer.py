@@ -115,3 +115,9 @@ def test_blocks_that_do_not_suit_the_update_are_refused():
     for wrong in (Rotated(2.0, blocks=60), Rotated(0.05, blocks=4)):  # some would be empty; too few bits for each
         with pytest.raises(ConfigError, match="blocks="):
             wrong.quantize(update, key=Key(seed=0))
+
+
+@pytest.mark.parametrize("bad", [True, "1", 1j, np.array(1.0), [1.0], float("nan")])
+def test_bits_that_are_not_a_number_are_refused(bad):
+    with pytest.raises(ConfigError, match=r"^bits=.* is out of range; choose more than 0 and at most 12"):
+        Rotated(bits=bad)

@@ -15,6 +15,7 @@ For a true rotation the mean is exact; signs and Hadamard matrices are close to 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -66,7 +67,7 @@ class Rotated:
         if self.payload_bytes is not None:
             require_int("payload_bytes", self.payload_bytes, LEAST_BYTES)
             object.__setattr__(self, "payload_bytes", int(self.payload_bytes))
-        elif not (isinstance(self.bits, int | float | np.number) and 0 < self.bits <= MOST_BITS):
+        elif isinstance(self.bits, bool) or not (isinstance(self.bits, Real) and 0 < self.bits <= MOST_BITS):
             raise ConfigError(f"bits={self.bits!r} is out of range; choose more than 0 and at most {MOST_BITS:g}")
         object.__setattr__(self, "bits", plain_number(self.bits))
         if self.blocks is not None:
