@@ -207,3 +207,22 @@ def test_the_trial_leaves_torch_s_generator_alone():
     before = torch.get_rng_state()
     Problem(model=model, loss=nn.functional.cross_entropy, inputs=inputs, targets=targets, partition=iid(N, 6))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize("model", [nn.Linear(FEATURES, 1), nn.Sequential(nn.Linear(FEATURES, 1), nn.Sigmoid())])
+@pytest.mark.parametrize(
+    "loss",
+    [nn.functional.mse_loss, nn.functional.l1_loss, lambda outputs, targets: (outputs - targets).square().mean()],
+)
+def test_a_loss_that_compares_each_output_with_every_target_is_refused(model, loss):
+    """Outputs (n, 1) and targets (n,) broadcast to (n, n), and the model learns the mean target."""
+    targets = torch.arange(N) / 7.0
+    with pytest.raises(ConfigError, match=r"compares each output with every target, .* pass targets of shape \(n, 1\)"):
+        make(model=model, loss=loss, targets=targets)
+    nn.init.zeros_(model[0].weight if isinstance(model, nn.Sequential) else model.weight)
+    with pytest.raises(ConfigError, match="compares each output with every target"):
+        make(model=model, loss=loss, targets=targets)
+    assert make(model=model, loss=loss, targets=targets[:, None]).dimension == FEATURES + 1
+    squeezed = make(model=model, loss=lambda outputs, targets: loss(outputs.squeeze(-1), targets), targets=targets)
+    assert squeezed.dimension == FEATURES + 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -130,6 +131,25 @@ def _try_loss(problem: Problem, outputs: Tensor) -> None:
             f"loss={float(once):.6g} of {len(y)} samples became {float(twice):.6g} when each was counted "
             "twice; return the mean over the batch, not the sum"
         )
+    if _compares_all_pairs(problem, outputs):
+        raise ConfigError(
+            "loss compares each output with every target, since outputs have shape (n, 1) and targets (n,); "
+            "pass targets of shape (n, 1), as targets[:, None]"
+        )
+
+
+def _compares_all_pairs(problem: Problem, outputs: Tensor) -> bool:
+    """Whether the loss broadcasts outputs (n, 1) against targets (n,), as arithmetic does without a word."""
+    if problem.targets.ndim != 1 or outputs.shape != (2, 1):
+        return False
+    outputs = outputs + torch.tensor([[0.0], [0.25]], device=outputs.device)  # which a new model may have equal
+    y = torch.stack([problem.targets.min(), problem.targets.max()])
+    try:
+        with torch.no_grad(), warnings.catch_warnings(action="ignore"):
+            whole, first, second = (float(problem.loss(outputs[at], y[at])) for at in (slice(2), slice(1), slice(1, 2)))
+    except Exception:  # not outputs that this loss may see
+        return False
+    return not math.isclose(whole, (first + second) / 2, rel_tol=1e-3, abs_tol=1e-6)
 
 
 def _extremes(targets: Tensor) -> Tensor:
