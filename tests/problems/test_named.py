@@ -212,3 +212,20 @@ def test_networks_start_near_a_uniform_guess_on_the_real_data(name):
 
 def test_every_name_has_a_dataset_that_exists():
     assert {named.dataset for named in PROBLEMS.values()} <= {None, "fashion-mnist", "cifar10", "cifar100"}
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"alpha": 0.1}, "alpha=0.1 has no meaning with partition='iid'; write partition='dirichlet'"),
+        (
+            {"labels_per_client": 1},
+            "labels_per_client=1 has no meaning with partition='iid'; write partition='by-label'",
+        ),
+        ({"data_dir": ""}, "data_dir='' is not a path"),
+        ({"data_dir": 3}, "data_dir=3 is not a path"),
+    ],
+)
+def test_settings_that_would_be_left_out_are_refused(given, why):
+    with pytest.raises(ConfigError, match=why):
+        problems.load("mnist-logistic", **given)

@@ -14,7 +14,7 @@ import numpy as np
 from torch import nn
 
 from fedpaq.arrays import AnyArray, Float32, UInt8
-from fedpaq.config import require_int
+from fedpaq.config import require_int, require_path
 from fedpaq.errors import ConfigError, DatasetError, unknown_name
 from fedpaq.problems.datasets import npz
 from fedpaq.problems.datasets.catalogue import Arrays, DatasetSpec
@@ -184,20 +184,20 @@ def load(
     seed: int = 0,
     samples_per_client: int | None = None,
     partition: str = "iid",
-    alpha: float = 0.5,
-    labels_per_client: int = 2,
+    alpha: float | None = None,
+    labels_per_client: int | None = None,
     data_dir: str | Path | None = None,
     regularization: float | None = None,
 ) -> Problem:
     """Return the problem called ``name``, shared among ``num_clients`` [n] clients.
 
     Image problems take the first 10,000 training samples, or ``num_clients * samples_per_client``,
-    and split them by ``partition``: "iid", "dirichlet" (with ``alpha``) or "by-label" (with
-    ``labels_per_client``). Datasets are looked for in ``data_dir``, by default the folder that the
-    environment variable FEDPAQ_DATA names. ``regularization`` None means the problem's own: one over
-    the number of samples for logistic regression, where it acts on all parameters and so is mu, and
-    0 otherwise. Pixels are divided by 255 for ``mnist-logistic`` and standardised per channel, with
-    the full dataset's mean and deviation, for the networks.
+    and split them by ``partition``: "iid", "dirichlet" (with ``alpha``, 0.5 unless given) or
+    "by-label" (with ``labels_per_client``, 2 unless given). Datasets are looked for in ``data_dir``, by
+    default the folder that the environment variable FEDPAQ_DATA names. ``regularization`` None means the
+    problem's own: one over the number of samples for logistic regression, where it acts on all
+    parameters and so is mu, and 0 otherwise. Pixels are divided by 255 for ``mnist-logistic`` and
+    standardised per channel, with the full dataset's mean and deviation, for the networks.
 
     >>> problem = load("mnist-logistic", num_clients=50, seed=0)
     >>> problem.dimension, problem.partition.sizes()[:3].tolist()
@@ -209,14 +209,19 @@ def load(
         require_int("samples_per_client", samples_per_client, 1)
     if partition not in PARTITIONS:
         raise unknown_name("partition", partition, PARTITIONS)
+    for setting, value, its in (("alpha", alpha, "dirichlet"), ("labels_per_client", labels_per_client, "by-label")):
+        if value is not None and partition == "iid":
+            raise ConfigError(f"{setting}={value!r} has no meaning with partition='iid'; write partition={its!r}")
+    if data_dir is not None:
+        require_path("data_dir", data_dir, "/path/to/data")
     request = LoadRequest(
         name=name,
         num_clients=num_clients,
         seed=seed,
         samples_per_client=samples_per_client,
         partition=partition,
-        alpha=alpha,
-        labels_per_client=labels_per_client,
+        alpha=0.5 if alpha is None else alpha,
+        labels_per_client=2 if labels_per_client is None else labels_per_client,
         data_dir=os.environ.get("FEDPAQ_DATA") or None if data_dir is None else data_dir,
         regularization=regularization,
     )
