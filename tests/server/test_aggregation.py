@@ -155,3 +155,9 @@ def test_the_history_names_the_aggregation(logistic, config):
     history = fedpaq.train(logistic, config, aggregation=TrimmedMean(trim=0.25))
     assert history.aggregation == "trimmed mean (0.25)"
     assert fedpaq.History.from_json(history.to_json()).aggregation == "trimmed mean (0.25)"
+
+
+def test_the_texts_that_an_error_advises_are_taken(logistic, config):
+    with pytest.raises(ConfigError, match=r"pass one of TrimmedMean\(trim=0.2\), 'trimmed'"):
+        fedpaq.train(logistic, config, aggregation=3)
+    assert find_aggregation("trimmed") == TrimmedMean(trim=0.2)

@@ -166,7 +166,7 @@ def as_aggregation(given: Aggregation | str) -> Aggregation:
     """Return an aggregation given as one or as its name."""
     if isinstance(given, str):
         return find_aggregation(given)
-    require_instance_with("aggregation", given, ("name", "start"), "Mean(), 'trimmed:0.2'")
+    require_instance_with("aggregation", given, ("name", "start"), "TrimmedMean(trim=0.2), 'trimmed'")
     return given
 
 
