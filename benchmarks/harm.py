@@ -91,10 +91,10 @@ def updates_of(problem: fedpaq.Problem, case: Case) -> tuple[Any, Any]:
         )
         return fedpaq.train(problem, config, quantizer=quantizer, evaluate_every=0).params
 
-    recorder = Recorder()
+    recorder = Recorder((ROUND + 1,))
     before = run(ROUND, fedpaq.Identity())
     run(ROUND + 1, recorder)
-    return before, recorder.updates
+    return before, recorder.updates[ROUND + 1]
 
 
 def hessian(problem: fedpaq.Problem, params: Any, samples: Any) -> Product:

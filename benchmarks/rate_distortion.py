@@ -31,7 +31,7 @@ from fedpaq.quantizers.rotated.quantizer import Rotated, payload_size, with_cont
 from measurement import RESULTS, write
 from peer_quantizers import eden, quic_fl, top_k_with_feedback
 from rate_distortion_picture import draw_picture
-from real_updates import PROBLEMS, RESNET, real_updates, resnet_update
+from real_updates import PROBLEMS, RESNET, real_updates, resnet_updates
 
 RATES = (0.01, 0.03, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
 IDEAL = (1.35, 1.40, 1.48, 1.55, 1.61, 1.60, 1.46, 1.43)  # the best scalar quantizer, in units of the limit
@@ -101,24 +101,26 @@ def lines_of(update: Any, draws: int) -> dict[str, Any]:
     return lines | {"top-k with error feedback (biased)": feedback}
 
 
-def vectors(only: str | None = None) -> dict[str, Any]:
-    """Return the updates to quantize, or one of them."""
+def vectors(only: str | None = None) -> dict[str, dict[int, Any]]:
+    """Return the updates to quantize, or one kind of them, each by the round it is from (0: none)."""
     if only == RESNET:  # the one that takes minutes to make
-        update = resnet_update()
-        return {} if update is None else {RESNET: update}
+        return resnet_vectors()
     rng = np.random.default_rng(0)
     found = {
-        "Gaussian": rng.standard_normal(92_027).astype(np.float32),
-        "heavy-tailed": rng.standard_t(3, 92_027).astype(np.float32),
+        "Gaussian": {0: rng.standard_normal(92_027).astype(np.float32)},
+        "heavy-tailed": {0: rng.standard_t(3, 92_027).astype(np.float32)},
     }
     for name in PROBLEMS:
         updates = real_updates(name, count=1)
         if updates is not None:
-            found[name] = updates[0]
-    if only:
-        return {only: found[only]}
-    update = resnet_update()
-    return found if update is None else found | {RESNET: update}
+            found[name] = {10: updates[0]}
+    return {only: found[only]} if only else found | resnet_vectors()
+
+
+def resnet_vectors() -> dict[str, dict[int, Any]]:
+    """Return the updates of ResNet-18, if its data are here."""
+    found = resnet_updates()
+    return {RESNET: found} if found else {}
 
 
 def against_low_precision(update: Any, draws: int) -> list[dict[str, float]]:
@@ -194,12 +196,16 @@ def main() -> None:
         measure_speeds_and_sizes(results)
     if not arguments.only:
         results["vectors"] = {}
-    for name, update in vectors(arguments.only).items():
+    for name, by_round in vectors(arguments.only).items():
+        update = next(iter(by_round.values()))  # the first round's is drawn
         panel = {"dimension": update.size, "lines": lines_of(update, arguments.draws)}
         if name in (*PROBLEMS, RESNET):
             draws = 1 if update.size >= LARGE else 2 * arguments.draws
-            panel["against_low_precision"] = against_low_precision(update, draws)
-            print(name, [round(row["ratio"], 3) for row in panel["against_low_precision"]], flush=True)
+            panel["against_low_precision"] = []
+            for number, later in by_round.items():
+                rows = [{"round": number, **row} for row in against_low_precision(later, draws)]
+                print(name, number, [round(row["ratio"], 3) for row in rows], flush=True)
+                panel["against_low_precision"] += rows
         results["vectors"][name] = panel
     write("rate_distortion", results)
     draw_picture(results)

@@ -37,6 +37,7 @@ def real_updates(results: Results) -> str:
             rows.append(
                 (
                     f"{name}, p = {panel['dimension']:,}",
+                    row.get("round", 10),
                     row["levels"],
                     f"{row['low_precision_bytes']:,.0f}",
                     f"{row['low_precision_nmse']:.3g}",
@@ -45,7 +46,7 @@ def real_updates(results: Results) -> str:
                     f"{row['ratio']:.2f}",
                 )
             )
-    header = ("update", "s", "bytes", "error", "bytes of `Rotated`", "its error", "ratio")
+    header = ("update", "round", "s", "bytes", "error", "bytes of `Rotated`", "its error", "ratio")
     return table(header, rows)
 
 
