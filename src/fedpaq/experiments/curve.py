@@ -14,15 +14,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fedpaq import __version__, codec
+from fedpaq.arrays import Float64, Int64
 from fedpaq.cost_model import CostModel
 from fedpaq.errors import ConfigError, unknown_name
 from fedpaq.experiments.figures import BATCH_SIZE, NUM_CLIENTS, TOTAL_STEPS, Figure, PaperSetting
 
-Float64 = npt.NDArray[np.float64]
 FORMAT = "fedpaq-curve-1"
+ARRAYS = {"loss": float, "accuracy": float, "payload_bytes": np.int64, "computation_seconds": float}  # of a curve
 ACCOUNTINGS = ("payload", "elias", "fixed-width")
 AXES = ("seconds", "rounds", "bits")
 PROBLEM_SEED = 0  # one partition and one x_0, shared by all curves of a figure
@@ -108,7 +108,7 @@ class Curve:
     step_size: float
     loss: Float64
     accuracy: Float64
-    payload_bytes: npt.NDArray[np.int64]
+    payload_bytes: Int64
     computation_seconds: Float64
 
     @property
@@ -118,8 +118,7 @@ class Curve:
 
     def first(self, seeds: int) -> Curve:
         """Return the curve of its first seeds alone."""
-        names = ("loss", "accuracy", "payload_bytes", "computation_seconds")
-        arrays: dict[str, Any] = {name: getattr(self, name)[:seeds] for name in names}
+        arrays: dict[str, Any] = {name: getattr(self, name)[:seeds] for name in ARRAYS}
         return replace(self, **arrays)
 
     @property
@@ -169,16 +168,7 @@ class Curve:
 
     def _runs(self) -> list[str]:
         return [
-            json.dumps(
-                {
-                    "seed": seed,
-                    "loss": self.loss[row].tolist(),
-                    "accuracy": self.accuracy[row].tolist(),
-                    "payload_bytes": self.payload_bytes[row].tolist(),
-                    "computation_seconds": self.computation_seconds[row].tolist(),
-                },
-                allow_nan=False,
-            )
+            json.dumps({"seed": seed, **{name: getattr(self, name)[row].tolist() for name in ARRAYS}}, allow_nan=False)
             for row, seed in enumerate(self.settings.seeds[: self.num_seeds])
         ]
 
@@ -194,10 +184,7 @@ class Curve:
                 dimension=values["dimension"],
                 tuning={entry["step_size"]: entry["losses"] for entry in values["tuning"]},
                 step_size=values["step_size"],
-                loss=np.array([run["loss"] for run in values["runs"]], float),
-                accuracy=np.array([run["accuracy"] for run in values["runs"]], float),
-                payload_bytes=np.array([run["payload_bytes"] for run in values["runs"]], np.int64),
-                computation_seconds=np.array([run["computation_seconds"] for run in values["runs"]], float),
+                **{name: np.array([run[name] for run in values["runs"]], kind) for name, kind in ARRAYS.items()},
             )
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"not a curve in the form {FORMAT!r}: {error}") from error

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from fedpaq import problems
+from fedpaq.arrays import Float64
 from fedpaq.errors import DivergedError
 from fedpaq.experiments import tuning
 from fedpaq.experiments.claims import open_settings
-from fedpaq.experiments.curve import Curve, CurveSettings, Float64, curve_settings, rounded
+from fedpaq.experiments.curve import Curve, CurveSettings, curve_settings, rounded
 from fedpaq.experiments.figures import Figure, PaperSetting
 from fedpaq.experiments.following import following
 from fedpaq.experiments.output import Output
