@@ -51,15 +51,20 @@ class Ratio:
 
 def paired_ratio(what: str, first: Float64, second: Float64, *, at: str = "", curves: Sequence[Curve] = ()) -> Ratio:
     """Return the geometric mean over seeds of second / first with its interval: arrays (seeds,)."""
-    from scipy import stats
-
     logs = np.log(second / first)
-    mean, count = logs.mean(), len(logs)
-    half = 0.0
-    if count > 1:
-        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)) * logs.std(ddof=1) / np.sqrt(count)
+    mean, half = logs.mean(), half_width(logs)
     low, value, high = np.exp([mean - half, mean, mean + half]).tolist()
     return Ratio(what, value, low, high, at, tuple(curve.settings.setting for curve in curves))
+
+
+def half_width(values: Float64) -> float:
+    """Return half of Student's interval around the mean over seeds; 0 for one seed, beyond which nothing is known."""
+    from scipy import stats
+
+    count = len(values)
+    if count < 2:
+        return 0.0
+    return float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1) * values.std(ddof=1) / np.sqrt(count))
 
 
 def common_levels(first: Curve, second: Curve) -> Float64:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedpaq.arrays import Float64
-from fedpaq.experiments.judging import CONFIDENCE, FAILS, HOLDS
+from fedpaq.experiments.judging import FAILS, HOLDS, half_width
 from fedpaq.experiments.models.arms import CODED, FLOAT32, PLAIN, Arm
 from fedpaq.experiments.models.schedule import result_of, tuning_of
 from fedpaq.experiments.models.tasks import Task
@@ -35,12 +35,7 @@ class Interval:
     @classmethod
     def of(cls, values: Float64) -> Interval:
         """Return that of some values; of a single one nothing is known beyond it."""
-        from scipy import stats
-
-        mean, count = float(values.mean()), len(values)
-        if count < 2:
-            return cls(mean, mean, mean)
-        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1) * values.std(ddof=1) / np.sqrt(count))
+        mean, half = float(values.mean()), half_width(values)
         return cls(mean, mean - half, mean + half)
 
     @property
