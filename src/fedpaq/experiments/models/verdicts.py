@@ -5,7 +5,7 @@ Differences are paired by seed; the mean over the seeds decides, and its interva
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -155,30 +155,24 @@ class Study:
         }
 
 
-def fewer_bytes_up(study: Study) -> list[tuple[Arm, Interval, float]]:
-    """Return how far the arm with the fewest bytes that are 1,000 times fewer, or near, is behind."""
-    return [(PLAIN[5], study.behind(PLAIN[5]), study.allowed)]
+def behind(study: Study, arm: Arm) -> tuple[Interval, float]:
+    """Return how far an arm is behind float32, and how far it may be."""
+    return study.behind(arm), study.allowed
 
 
-def fewer_bytes_both_ways(study: Study) -> list[tuple[Arm, Interval, float]]:
-    """Return the same with coded downloads."""
-    return [(CODED[2], study.behind(CODED[2]), study.allowed)]
-
-
-def same_loss_at_fewest_bytes(study: Study) -> list[tuple[Arm, Interval, float]]:
-    """Return the ratio of training losses of the lowest rate."""
-    ratio = study.training_losses(PLAIN[3]) / study.training_losses(FLOAT32)
-    return [(PLAIN[3], Interval.of(ratio), LOSS)]
+def loss_ratio(study: Study, arm: Arm) -> tuple[Interval, float]:
+    """Return the ratio of an arm's training losses to float32's, and what it may be."""
+    return Interval.of(study.training_losses(arm) / study.training_losses(FLOAT32)), LOSS
 
 
 @dataclass(frozen=True)
 class ModelClaim:
-    """What should hold of a study: every number is at most its limit."""
+    """What should hold of one arm: a number is at most its limit."""
 
     name: str
     sentence: str
-    arms: tuple[Arm, ...]
-    find: Callable[[Study], list[tuple[Arm, Interval, float]]]
+    arm: Arm
+    find: Callable[[Study, Arm], tuple[Interval, float]]
 
 
 CLAIMS = (
@@ -186,36 +180,35 @@ CLAIMS = (
         "float32-quality-1000-times-fewer-bytes-up",
         f"With {FEWER_UP:,} times fewer bytes up (Rotated, 0.03 bits) a model is at most {POINTS:g} points, or "
         f"{BITS_PER_BYTE:g} bits per byte, behind float32.",
-        (PLAIN[5],),
-        fewer_bytes_up,
+        PLAIN[5],
+        behind,
     ),
     ModelClaim(
         "float32-quality-30-times-fewer-bytes-both-ways",
         f"The same with {FEWER_BOTH_WAYS} times fewer bytes both ways (0.03 bits up, 0.2 down).",
-        (CODED[2],),
-        fewer_bytes_both_ways,
+        CODED[2],
+        behind,
     ),
     ModelClaim(
         "float32-loss-at-the-lowest-rate",
         "At 0.0024 bits (3.3 kB of ResNet-18's 44.7 MB) the training loss is at most 1 % above float32's.",
-        (PLAIN[3],),
-        same_loss_at_fewest_bytes,
+        PLAIN[3],
+        loss_ratio,
     ),
 )
 
 
 def judge_study(study: Study) -> list[dict[str, Any]]:
-    """Return one entry per claim whose arms are finished."""
+    """Return one entry per claim whose arm and float32 are finished."""
     entries = []
     for claim in CLAIMS:
-        if all(arm in study.runs for arm in (FLOAT32, *claim.arms)):
-            found = [] if any(map(study.diverged, (FLOAT32, *claim.arms))) else claim.find(study)
-            holds = (
-                bool(found)
-                and all(interval.mean <= limit for _, interval, limit in found)
-                and enough_savings(study, claim.arms)
-            )
-            numbers = [{"arm": arm.label, **interval.values, "limit": limit} for arm, interval, limit in found]
+        arms = (FLOAT32, claim.arm)
+        if all(arm in study.runs for arm in arms):
+            holds, numbers = False, []
+            if not any(map(study.diverged, arms)):
+                interval, limit = claim.find(study, claim.arm)
+                holds = interval.mean <= limit and saves_enough(study, claim.arm)
+                numbers = [{"arm": claim.arm.label, **interval.values, "limit": limit}]
             entries.append(
                 {
                     "claim": claim.name, "sentence": claim.sentence,
@@ -225,9 +218,7 @@ def judge_study(study: Study) -> list[dict[str, Any]]:
     return entries
 
 
-def enough_savings(study: Study, arms: Sequence[Arm]) -> bool:
-    """Tell whether the arms send as few bytes as the claims say."""
-    return all(
-        study.fewer(arm, both_ways=arm.downlink is not None) >= (FEWER_UP if arm.downlink is None else FEWER_BOTH_WAYS)
-        for arm in arms
-    )
+def saves_enough(study: Study, arm: Arm) -> bool:
+    """Tell whether an arm sends as few bytes as the claims say."""
+    both_ways = arm.downlink is not None
+    return study.fewer(arm, both_ways=both_ways) >= (FEWER_BOTH_WAYS if both_ways else FEWER_UP)
