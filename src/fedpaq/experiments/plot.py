@@ -7,7 +7,7 @@ Ito, which people with any common colour blindness can tell apart.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,11 @@ class Look:
     plotly_marker: str
     plotly_dash: str
     hollow: bool = False
+
+    @property
+    def plotly(self) -> dict[str, str]:
+        """What the report's page draws with."""
+        return {"colour": self.colour, "marker": self.plotly_marker, "dash": self.plotly_dash}
 
 
 LOOKS = (
@@ -64,23 +69,24 @@ STYLE: dict[Any, Any] = {
 
 def save_plots(figure: Figure, curves: Curves, accounting: str, folder: Path) -> list[Path]:
     """Write the figure as PNG and PDF and return the paths."""
+    return save(lambda: draw(figure, curves, accounting), folder / f"{figure.name}-{accounting}")
+
+
+def save(draw: Callable[[], Canvas], stem: Path) -> list[Path]:
+    """Draw a picture in this style, write it as PNG and PDF and return the paths."""
     import matplotlib
 
-    with matplotlib.rc_context(STYLE):
-        return save(draw(figure, curves, accounting), folder / f"{figure.name}-{accounting}")
-
-
-def save(canvas: Canvas, stem: Path) -> list[Path]:
-    """Write a picture as PNG and PDF and return the paths."""
     paths = []
-    for kind in ("png", "pdf"):
-        content = io.BytesIO()
-        # No dates inside: the same curves give the same files.
-        dates = {"CreationDate": None} if kind == "pdf" else {"Software": None}
-        canvas.savefig(content, format=kind, dpi=150, metadata=dates)
-        path = stem.with_name(f"{stem.name}.{kind}")
-        atomic_write(path, content.getvalue())
-        paths.append(path)
+    with matplotlib.rc_context(STYLE):
+        canvas = draw()
+        for kind in ("png", "pdf"):
+            content = io.BytesIO()
+            # No dates inside: the same curves give the same files.
+            dates = {"CreationDate": None} if kind == "pdf" else {"Software": None}
+            canvas.savefig(content, format=kind, dpi=150, metadata=dates)
+            path = stem.with_name(f"{stem.name}.{kind}")
+            atomic_write(path, content.getvalue())
+            paths.append(path)
     return paths
 
 
@@ -106,18 +112,15 @@ def seeds_of(curves: Curves) -> str:
 
 def _draw_panel(axis: Any, panel: Panel, curves: Curves, cost_model: CostModel, accounting: str) -> None:
     for look, (label, setting) in zip(LOOKS, panel.curves.items(), strict=False):
-        _draw_curve(axis, label, curves[setting], cost_model, accounting, look)
+        curve = curves[setting]
+        # From round 1 on, as in the paper: before it no time has passed, and the axis is logarithmic.
+        time = curve.axis("seconds", accounting, cost_model).mean(axis=0)[1:]
+        draw_band(axis, label, time, curve.relative_loss[:, 1:], look)
     axis.set(xscale="log", yscale="log", xlabel="modelled time (mean gradient times)")
     set_loss_axis(axis, *loss_range([curves[setting] for setting in panel.curves.values()]))
     axis.set_title(f"{panel.title}\n{panel.fixed}", fontsize=9)
     columns = 3 if len(panel.curves) > 4 else 2
     axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=columns, columnspacing=1.2)
-
-
-def _draw_curve(axis: Any, label: str, curve: Curve, cost_model: CostModel, accounting: str, look: Look) -> None:
-    # From round 1 on, as in the paper: before it no time has passed, and the axis is logarithmic.
-    time = curve.axis("seconds", accounting, cost_model).mean(axis=0)[1:]
-    draw_band(axis, label, time, curve.relative_loss[:, 1:], look)
 
 
 def draw_band(axis: Any, label: str, x: Float64, y: Float64, look: Look) -> None:
@@ -145,9 +148,14 @@ def set_loss_axis(axis: Any, low: float, high: float) -> None:
 
 
 def loss_range(curves: Sequence[Curve]) -> tuple[float, float]:
-    """Return the ends of a panel's loss axis: all bands from round 1 on, and a little air."""
-    low = min(float(curve.relative_loss[:, 1:].min()) for curve in curves)
-    high = max(float(curve.relative_loss[:, 1:].max()) for curve in curves)
+    """Return the ends of a panel's axis of relative losses."""
+    return range_of(curve.relative_loss for curve in curves)
+
+
+def range_of(losses: Iterable[Float64]) -> tuple[float, float]:
+    """Return the ends of an axis for losses (seeds, rounds): all bands from round 1 on, and a little air."""
+    bands = [values[:, 1:] for values in losses]
+    low, high = min(float(band.min()) for band in bands), max(float(band.max()) for band in bands)
     air = (high / low) ** 0.05
     return float(f"{low / air:.4g}"), float(f"{high * air:.4g}")
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpaq.experiments.curve import Curve, Curves
+from fedpaq.experiments.curve import Curves
 from fedpaq.experiments.figures import Figure
-from fedpaq.experiments.plot import STYLE, Look, draw_band, save, set_loss_axis
+from fedpaq.experiments.plot import Look, draw_band, range_of, save, set_loss_axis
 from fedpaq.experiments.rates import NAME
 
 if TYPE_CHECKING:
@@ -36,10 +36,7 @@ Results = Sequence[tuple[Figure, Curves]]
 
 def save_rate_plot(results: Results, folder: Path) -> list[Path]:
     """Write the picture of the plots that are there as PNG and PDF and return the paths."""
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
-        return save(draw_rates(results), folder / NAME)
+    return save(lambda: draw_rates(results), folder / NAME)
 
 
 def draw_rates(results: Results) -> Canvas:
@@ -70,12 +67,5 @@ def _draw_plot(axis: Any, plot: Figure, curves: Curves) -> None:
         draw_band(axis, label, megabytes, curve.loss[:, 1:], look)
     axis.set(xscale="log", yscale="log", xlabel="uploaded so far by all clients (MB)")
     axis.xaxis.set_major_formatter("{x:g}")
-    set_loss_axis(axis, *_loss_range(shown))
+    set_loss_axis(axis, *range_of(curve.loss for curve in shown))
     axis.set_title(f"{panel.title}\n{panel.fixed}", fontsize=9)
-
-
-def _loss_range(curves: Sequence[Curve]) -> tuple[float, float]:
-    low = min(float(curve.loss[:, 1:].min()) for curve in curves)
-    high = max(float(curve.loss[:, 1:].max()) for curve in curves)
-    air = (high / low) ** 0.05
-    return float(f"{low / air:.4g}"), float(f"{high * air:.4g}")

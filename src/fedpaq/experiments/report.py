@@ -68,7 +68,7 @@ def _curve(label: str, look: Look, curve: Curve, cost_model: CostModel) -> dict[
     counts = ACCOUNTINGS if curve.settings.setting.other is None else ACCOUNTINGS[:1]  # no other count
     return {
         "label": label,
-        "look": {"colour": look.colour, "marker": look.plotly_marker, "dash": look.plotly_dash},
+        "look": look.plotly,
         "setting": curve.settings.setting.slug,
         "step_size": curve.step_size,
         "loss": rounded(curve.loss[:, 1:].mean(axis=0)),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedpaq.experiments.curve import rounded
 from fedpaq.experiments.models.arms import CODED, FLOAT32, PLAIN, Arm
 from fedpaq.experiments.models.verdicts import Study
-from fedpaq.experiments.plot import STYLE, Look, draw_band, save
+from fedpaq.experiments.plot import Look, draw_band, save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -35,10 +35,7 @@ PANELS = (("bytes up", False, PLAIN), ("bytes both ways", True, (FLOAT32, *PLAIN
 
 def save_picture(study: Study, folder: Path) -> list[Path]:
     """Write the picture as PNG and PDF and return the paths."""
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
-        return save(draw(study), folder / f"models-{study.task.name}")
+    return save(lambda: draw(study), folder / f"models-{study.task.name}")
 
 
 def draw(study: Study) -> Canvas:
@@ -70,7 +67,7 @@ def panels(study: Study) -> list[dict[str, Any]]:
             "curves": [
                 {
                     "label": arm.label,
-                    "look": {"colour": look.colour, "marker": look.plotly_marker, "dash": look.plotly_dash},
+                    "look": look.plotly,
                     "step_size": study.step_sizes[arm],
                     "rounds": study.column(arm, "rounds")[0, 1:].tolist(),
                     "bytes": rounded(study.sent(arm, both_ways=both_ways).mean(axis=0)[1:]),
