@@ -1,5 +1,7 @@
 """Sequential: one client after another with plain autograd. The twin to read, and the oracle."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,26 +51,21 @@ class Sequential:
         return params
 
 
-class private_randomness:
+@contextmanager
+def private_randomness(problem: Problem, work: LocalWork, job: int) -> Iterator[None]:
     """Seed torch's generator for one job of a module with dropout, and put it back afterwards."""
-
-    def __init__(self, problem: Problem, work: LocalWork, job: int) -> None:
-        gpus = [problem.inputs.device] if problem.inputs.device.type == "cuda" else []
-        self._fork = torch.random.fork_rng(devices=gpus) if problem.draws_at_random else None
-        self._key = Key(seed=int(work.seeds[job]), round=work.round, client=int(work.clients[job]))
-        self._cudnn = torch.backends.cudnn.enabled
-        self._recurrent = problem.is_recurrent
-
-    def __enter__(self) -> None:
-        if self._fork is not None:
-            self._fork.__enter__()
-            torch.manual_seed(int(words(Purpose.MODULE, self._key, 1)[0]))
-            torch.backends.cudnn.enabled = self._cudnn and not self._recurrent  # whose dropout keeps a state of its own
-
-    def __exit__(self, *exc: object) -> None:
-        if self._fork is not None:
-            torch.backends.cudnn.enabled = self._cudnn
-            self._fork.__exit__(None, None, None)
+    if not problem.draws_at_random:
+        yield
+        return
+    key = Key(seed=int(work.seeds[job]), round=work.round, client=int(work.clients[job]))
+    cudnn, gpus = torch.backends.cudnn.enabled, [problem.inputs.device] if problem.inputs.is_cuda else []
+    with torch.random.fork_rng(devices=gpus):
+        torch.manual_seed(int(words(Purpose.MODULE, key, 1)[0]))
+        torch.backends.cudnn.enabled = cudnn and not problem.is_recurrent  # whose dropout keeps a state of its own
+        try:
+            yield
+        finally:
+            torch.backends.cudnn.enabled = cudnn
 
 
 def train_one_client(problem: Problem, config: FedPAQConfig, *, round: int, client: int, params: Any) -> Float32:
