@@ -72,12 +72,7 @@ def reason_not_vectorisable(problem: Problem) -> str | None:
     if problem.draws_at_random:
         return "the module draws random numbers (dropout), which vmap would share between clients"
     params = torch.from_numpy(problem.initial_params).to(problem.inputs.device).expand(2, -1)
-    inputs, targets = (
-        values[:2].unsqueeze(0).expand(2, 2, *values.shape[1:])
-        if len(values) > 1
-        else values[:1].unsqueeze(0).expand(2, 1, *values.shape[1:])
-        for values in (problem.inputs, problem.targets)
-    )
+    inputs, targets = (first.expand(2, *first.shape) for first in (problem.inputs[:2], problem.targets[:2]))
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message=".*batching rule")  # torch would loop over the clients
