@@ -43,7 +43,7 @@ class Executor(Protocol):
         """Return x_{k,tau}^(i) - x_k for every job: (jobs, p) float32 array or tensor."""
 
 
-EXECUTORS: dict[str, type[Any]] = {
+EXECUTORS: dict[str, Callable[[], Executor]] = {
     "sequential": Sequential,
     "vectorised": Vectorised,
     "dense": Dense,
@@ -71,42 +71,37 @@ def choose_executor(
         require_instance_with("executor", executor, ("name", "local_updates"), "'auto', 'sequential'")
         return executor
     like = like or FedPAQConfig(clients_per_round=1, local_steps=1, total_steps=1, step_size=1e-3)
-    if ranks.size == 1:
-        return _choose(executor, problem, clients_per_round, like, begun_with)
-    name = _choose(executor, problem, clients_per_round, like, begun_with).name if ranks.is_first else ""
-    agreed: Executor = EXECUTORS[ranks.broadcast(name.encode()).decode()]()
-    return agreed
+    name = _choose(executor, problem, clients_per_round, like, begun_with) if ranks.is_first else ""
+    return EXECUTORS[ranks.broadcast(name.encode()).decode()]()
 
 
 def _choose(
     executor: str, problem: Problem, clients_per_round: int, like: FedPAQConfig, begun_with: Callable[[], str | None]
-) -> Executor:
+) -> str:
+    """Return the executor's name."""
     if executor not in ("auto", *EXECUTORS):
         raise unknown_name("executor", executor, ("auto", *EXECUTORS))
     if (own := _own_mathematics(problem)) is not None:
         if executor not in ("auto", "sequential"):
             raise ConfigError(f"executor={executor!r} does not call {own}; choose 'sequential'")
-        return Sequential()
+        return "sequential"
     if executor == "vectorised" and (reason := reason_not_vectorisable(problem)) is not None:
         warnings.warn(f"executor='vectorised': vmap cannot take this module ({reason}); using 'captured'", stacklevel=4)
         executor = "captured"
     if executor != "auto":
-        chosen: Executor = EXECUTORS[executor]()
-        return chosen
+        return executor
     if (like.optimizer, like.precision) == ("sgd", "float32") and problem.dense_network is not None:
         if dense.is_available(problem):
-            return Dense()
+            return "dense"
         if problem.inputs.device.type == "cuda":
-            return Batched()
+            return "batched"
     if (begun := begun_with()) in TIMED:
-        kept: Executor = EXECUTORS[begun]()
-        return kept
+        return begun
     remembered = _remembered.setdefault(problem, {})
     key = (clients_per_round.bit_length(), like.batch_size, like.optimizer, like.precision)
     if key not in remembered:
         remembered[key] = _fastest(problem, clients_per_round, like)
-    fastest: Executor = EXECUTORS[remembered[key]]()
-    return fastest
+    return remembered[key]
 
 
 def _own_mathematics(problem: Problem) -> str | None:
