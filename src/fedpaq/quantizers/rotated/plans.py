@@ -11,19 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpaq.arrays import Float32, Float64, Int64
-from fedpaq.quantizers.rotated.allocation import (
-    EXCESS,
-    NEWTON_STEPS,
-    SCALE_BITS,
-    SPARSE_RATE,
-    densities,
-    half_steps,
-    kept,
-    share,
-)
+from fedpaq.quantizers.rotated.allocation import EXCESS, NEWTON_STEPS, SCALE_BITS, kept, share
 from fedpaq.quantizers.rotated.message import MOST_MANTISSA_BITS
 from fedpaq.quantizers.rotated.rotation import Blocks
-from fedpaq.quantizers.rotated.sketch import GUESS, LEAST_MANTISSA_BITS, mantissa_for
+from fedpaq.quantizers.rotated.sketch import LEAST_MANTISSA_BITS, factors_of, mantissa_for, thresholds
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,16 +75,10 @@ def best_cuts(
 
 def roundings(blocks: Blocks, energies: Float64, errors: Float64, bits: float) -> Rounding:
     """Return how ``Sketch`` rounds updates of these energies (updates, blocks) and expected errors."""
-    size = blocks.size
     bits -= SCALE_BITS * (blocks.count - 1)
-    exponents = np.clip(-np.frexp(np.sqrt(energies))[1], -126, 126)
-    factors = np.ldexp(np.float32(1), exponents).astype(np.float32)
-    rates = np.arcsinh(share_rows(energies, size, bits)) / math.log(2)
-    halves = half_steps(rates) * np.sqrt(energies / size) * blocks.growth * factors
-    few = rates < SPARSE_RATE
-    wanted = np.where(few, np.clip(np.rint(size * densities(rates)), 1, size), -1).astype(np.int64)
-    wanted[energies == 0] = 0
-    least = np.where(few, GUESS * halves, halves).astype(np.float32)
+    factors = factors_of(energies)
+    rates = np.arcsinh(share_rows(energies, blocks.size, bits)) / math.log(2)
+    wanted, least = thresholds(blocks, energies, factors, rates)
     return Rounding(blocks, energies, factors, wanted, least, mantissas(errors, bits / blocks.count))
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpaq.arrays import Float32, Float64
+from fedpaq.arrays import Float32, Float64, Int64
 from fedpaq.errors import NonFiniteUpdateError
 from fedpaq.kernels import numba as compiled
 from fedpaq.quantizers.rotated.allocation import (
@@ -55,8 +55,7 @@ class Sketch:
         """Rotate an update."""
         blocks = plan.blocks
         energies = block_energies(cells, blocks) if blocks.count > 1 else cells.sum()[None]
-        exponents = np.clip(-np.frexp(np.sqrt(energies))[1], -126, 126)
-        factors = np.ldexp(np.float32(1), exponents).astype(np.float32)
+        factors = factors_of(energies)
         kernels = compiled.load("rotation")
         if kernels is None:
             return cls(blocks, energies, factors, rotate_numpy(row, blocks, factors, key), plan.error, key, unbiased)
@@ -70,16 +69,8 @@ class Sketch:
 
     def rounded(self, bits: float) -> Rounded:
         """Round to about this many bits."""
-        size = self.blocks.size
-        rates = np.arcsinh(share(self.energies, size, bits)) / math.log(2)
-        halves = (
-            half_steps(rates) * np.sqrt(self.energies / size) * self.blocks.growth * self.factors
-        )  # in units of ``rotated``
-        few = rates < SPARSE_RATE
-        wanted = np.where(few, np.clip(np.rint(size * densities(rates)), 1, size), -1).astype(np.int64)
-        wanted[self.energies == 0] = 0
-        least = np.where(few, GUESS * halves, halves).astype(np.float32)
-        return round_blocks(self.rotated, wanted, least)
+        rates = np.arcsinh(share(self.energies, self.blocks.size, bits)) / math.log(2)
+        return round_blocks(self.rotated, *thresholds(self.blocks, self.energies, self.factors, rates))
 
     def shortest(self) -> RotatedMessage:
         """Send the largest coordinate of each block and nothing else."""
@@ -123,6 +114,24 @@ class Sketch:
         whole = (exact * self.blocks.growth) ** 2 * squares
         near = self.energies + kept(self.blocks) * (whole - self.energies)
         return np.asarray(np.divide(self.energies, near, out=np.ones(near.size), where=near > 0))
+
+
+def factors_of(energies: Float64) -> Float32:
+    """Return the powers of two that bring the norms of blocks with these energies near 1."""
+    exponents = np.clip(-np.frexp(np.sqrt(energies))[1], -126, 126)
+    return np.asarray(np.ldexp(np.float32(1), exponents), np.float32)
+
+
+def thresholds(blocks: Blocks, energies: Float64, factors: Float32, rates: Float64) -> tuple[Int64, Float32]:
+    """Return how many of each block to send and from which magnitude on, as ``round_numpy`` takes them.
+
+    The others are (..., blocks): energies, factors and bits a coordinate.
+    """
+    halves = half_steps(rates) * np.sqrt(energies / blocks.size) * blocks.growth * factors  # in units of W (factor x)
+    few = rates < SPARSE_RATE
+    wanted = np.where(few, np.clip(np.rint(blocks.size * densities(rates)), 1, blocks.size), -1).astype(np.int64)
+    wanted[energies == 0] = 0
+    return wanted, np.where(few, GUESS * halves, halves).astype(np.float32)
 
 
 def mantissa_for(error: float, block_bits: float) -> int:
