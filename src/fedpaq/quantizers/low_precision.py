@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpaq.arrays import Float32
+from fedpaq.arrays import Float32, Float64
 from fedpaq.config import require_int
 from fedpaq.kernels import numba as compiled
 from fedpaq.quantizers.message import QuantizedBatch, QuantizedMessage, level_dtype, num_buckets, require_levels
@@ -31,24 +31,27 @@ from fedpaq.quantizers.update import as_float32, as_vector, refuse_non_finite, r
 from fedpaq.randomness import Key, Keys, Purpose, halves_numpy
 
 NORM_CHUNK = 65_536
-NORM_LANES = 256
+LANES = 256
 
 
 def sum_of_squares_numpy(vector: Float32) -> float:
     """Sum the squares in the pinned order; the slow twin of the compiled sum."""
     total = 0.0
     for start in range(0, vector.size, NORM_CHUNK):
-        squares = vector[start : start + NORM_CHUNK].astype(np.float64) ** 2
-        rows = -(-squares.size // NORM_LANES)
-        padded = np.zeros(rows * NORM_LANES)
-        padded[: squares.size] = squares
-        lanes = np.zeros(NORM_LANES)
-        for row in padded.reshape(rows, NORM_LANES):
-            lanes += row
-        while lanes.size > 1:
-            lanes = lanes[: lanes.size // 2] + lanes[lanes.size // 2 :]
-        total += float(lanes[0])
+        total += sum_in_lanes(vector[start : start + NORM_CHUNK].astype(np.float64) ** 2)
     return total
+
+
+def sum_in_lanes(values: Float64) -> float:
+    """Sum by 256 lanes that each run down the values and are then halved (256, 128, ... 1)."""
+    padded = np.zeros(-(-values.size // LANES) * LANES)
+    padded[: values.size] = values
+    lanes = np.zeros(LANES)
+    for row in padded.reshape(-1, LANES):
+        lanes += row
+    while lanes.size > 1:
+        lanes = lanes[: lanes.size // 2] + lanes[lanes.size // 2 :]
+    return float(lanes[0])
 
 
 def quantize_numpy(update: Float32, key: Key, levels: int, bucket_size: int | None) -> QuantizedMessage:

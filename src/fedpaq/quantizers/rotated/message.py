@@ -13,7 +13,7 @@ import numpy as np
 from fedpaq.arrays import Float32, Float64, Int16, Int64
 from fedpaq.errors import ConfigError
 from fedpaq.kernels import numba as compiled
-from fedpaq.quantizers.message import require_total
+from fedpaq.quantizers.message import RawMessage
 from fedpaq.quantizers.rotated.rotation import Blocks, rotate_back_numpy
 from fedpaq.randomness import Key, Purpose, words
 
@@ -63,9 +63,7 @@ class RotatedMessage:
 
     def add_to(self, total: Float64, weight: float = 1.0) -> None:
         """Add weight * (this message) to ``total``."""
-        require_total(total, self.dimension)
-        values = self.dequantize()
-        total += values if weight == 1.0 else weight * values.astype(np.float64)
+        RawMessage(self.dequantize()).add_to(total, weight)
 
     def __eq__(self, other: object) -> bool:
         return (

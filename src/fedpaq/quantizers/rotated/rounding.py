@@ -17,22 +17,14 @@ import numpy as np
 
 from fedpaq.arrays import Float32, Float64, Int16, Int64
 from fedpaq.kernels import numba as compiled
+from fedpaq.quantizers.low_precision import sum_in_lanes
 from fedpaq.quantizers.message import MAX_LEVELS
 from fedpaq.quantizers.rotated.rotation import CELL
-
-LANES = 256
 
 
 def product_numpy(values: Float32, levels: Int16) -> float:
     """Return <values, levels> in the pinned order."""
-    products = np.zeros(-(-values.size // LANES) * LANES)
-    products[: values.size] = values.astype(np.float64) * levels
-    lanes = np.zeros(LANES)
-    for row in products.reshape(-1, LANES):
-        lanes += row
-    while lanes.size > 1:
-        lanes = lanes[: lanes.size // 2] + lanes[lanes.size // 2 :]
-    return float(lanes[0])
+    return sum_in_lanes(values.astype(np.float64) * levels)
 
 
 def round_numpy(values: Float32, wanted: int, least: np.float32) -> Int16:
