@@ -119,6 +119,11 @@ def pack_header(code: int, dimension: int) -> bytes:
     return MAGIC + bytes([VERSION << 4 | code]) + pack_varint(dimension)
 
 
+def frame_bytes(dimension: int) -> int:
+    """Return the bytes of a frame around its content."""
+    return len(pack_header(0, dimension)) + CRC_BYTES
+
+
 def seal(*parts: bytes) -> bytes:
     """Join the parts of a frame and append their CRC."""
     frame = b"".join(parts)

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedpaq.arrays import Int64
-from fedpaq.codec.frame import CRC_BYTES, RAW, Code, Header, pack_header
+from fedpaq.codec.frame import RAW, Code, Header, frame_bytes
 from fedpaq.errors import ConfigError, WireFormatError
 from fedpaq.quantizers.message import RawMessage
 
 
 def raw_bytes(dimension: int) -> int:
     """Return the length of a float32 payload, which needs no encoding: header, values, CRC."""
-    return len(pack_header(RAW, dimension)) + 4 * dimension + CRC_BYTES
+    return frame_bytes(dimension) + 4 * dimension
 
 
 def pack(messages: Sequence[RawMessage]) -> list[tuple[int, bytes]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpaq.arrays import Float64, Int64
 from fedpaq.codec import frame, level_code, raw_code
-from fedpaq.codec.frame import CRC_BYTES, Code, Header, pack_header, seal
+from fedpaq.codec.frame import Code, Header, frame_bytes, pack_header, seal
 from fedpaq.config import require_int
 from fedpaq.errors import ConfigError, WireFormatError, unknown_name
 from fedpaq.quantizers import registry
@@ -107,7 +107,7 @@ def _measured(name: str, messages: Sequence[Message]) -> Int64:
     if code.measure is None:
         return np.array([len(payload) for payload in _sealed(name, messages)], np.int64)
     dimensions = _dimensions(messages)
-    around = {dimension: len(pack_header(0, dimension)) + CRC_BYTES for dimension in set(dimensions)}
+    around = {dimension: frame_bytes(dimension) for dimension in set(dimensions)}
     return np.array([around[dimension] for dimension in dimensions], np.int64) + code.measure(messages)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedpaq.arrays import Float64, Int64
 from fedpaq.codec import block_code, gap_code
-from fedpaq.codec.frame import CRC_BYTES, GAP, pack_header, pack_varint, varint_bytes
+from fedpaq.codec.frame import frame_bytes, pack_varint, varint_bytes
 from fedpaq.codec.level_code import front_bytes, suits_blocks
 from fedpaq.quantizers import LowPrecision
 
@@ -75,5 +75,4 @@ def block_bits(nonzeros: Tensor, magnitudes: Tensor, dimension: int, block: int)
 
 def _front_bytes(dimension: int, quantizer: LowPrecision) -> int:
     """Return the payload bytes around a body: header, fields, norms, CRC."""
-    fields_and_norms = front_bytes(dimension, quantizer.levels, quantizer.bucket_size)
-    return len(pack_header(GAP, dimension)) + fields_and_norms + CRC_BYTES
+    return frame_bytes(dimension) + front_bytes(dimension, quantizer.levels, quantizer.bucket_size)

@@ -16,10 +16,9 @@ import torch
 from fedpaq import codec
 from fedpaq.arrays import Float64, Int16, Int64
 from fedpaq.codec import block_code, gap_code
-from fedpaq.codec.frame import pack_varint
+from fedpaq.codec.frame import frame_bytes, pack_varint
 from fedpaq.quantizers import Message
 from fedpaq.quantizers.rotated import steps
-from fedpaq.quantizers.rotated.allocation import FRAME_BYTES
 from fedpaq.quantizers.rotated.content import suits_blocks
 from fedpaq.quantizers.rotated.message import scale_index, zero_message
 from fedpaq.quantizers.rotated.rotation import Blocks
@@ -103,7 +102,7 @@ def cut_bytes(sample: Sample) -> Float64:
 
 def fixed_bytes(blocks: Blocks) -> int:
     """Return the bytes of frame, dimension and number of blocks."""
-    return FRAME_BYTES + -(-blocks.dimension.bit_length() // 7) + len(pack_varint(blocks.count))
+    return frame_bytes(blocks.dimension) + len(pack_varint(blocks.count))
 
 
 def exact_bytes(sample: Sample) -> Float64:

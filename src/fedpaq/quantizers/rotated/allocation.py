@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpaq.arrays import Float64
+from fedpaq.codec.frame import frame_bytes
 from fedpaq.errors import ConfigError
 from fedpaq.quantizers.rotated.rotation import CELL, Blocks
 
@@ -29,7 +30,6 @@ SCALE_BITS = 5.5  # what that scale costs
 SPARSE_RATE = 0.5  # bits a coordinate below which one threshold and a sign are best
 EXCESS = 1.5  # error of the best scalar quantizer, about, in units of D(R)
 NEWTON_STEPS = 12
-FRAME_BYTES = 7  # magic, version and code, CRC
 FIELD_BYTES = 7  # blocks, non-zeros, levels, mantissa bits, first scale
 MOST_RATE = 13.0  # bits a coordinate: finer steps than these are not made
 
@@ -155,8 +155,7 @@ def allocate(cells: Float64, dimension: int, bits: float, count: int | None = No
 
 def body_bits(dimension: int, payload_bytes: int) -> float:
     """Return the bits that a payload leaves for levels in one block."""
-    header = FRAME_BYTES + -(-dimension.bit_length() // 7) + FIELD_BYTES
-    return 8.0 * (payload_bytes - header) - 4.0  # the coder's last byte is half empty
+    return 8.0 * (payload_bytes - frame_bytes(dimension) - FIELD_BYTES) - 4.0  # the coder's last byte is half empty
 
 
 def variance_bound(dimension: int, payload_bytes: int, count: int | None = None) -> float:

@@ -22,11 +22,12 @@ import numpy as np
 
 from fedpaq import codec
 from fedpaq.arrays import Float32
+from fedpaq.codec.frame import frame_bytes
 from fedpaq.config import plain_number, require_int
 from fedpaq.errors import ConfigError
 from fedpaq.quantizers.message import QuantizedMessage
 from fedpaq.quantizers.rotated import content
-from fedpaq.quantizers.rotated.allocation import FRAME_BYTES, SCALE_BITS, allocate, body_bits, variance_bound
+from fedpaq.quantizers.rotated.allocation import SCALE_BITS, allocate, body_bits, variance_bound
 from fedpaq.quantizers.rotated.message import RotatedMessage, zero_message
 from fedpaq.quantizers.rotated.rival import better_levels
 from fedpaq.quantizers.rotated.rotation import Blocks
@@ -196,5 +197,5 @@ def payload_size(message: RotatedMessage | QuantizedMessage) -> int:
     """Return the bytes of a message's payload."""
     if isinstance(message, RotatedMessage):
         assert message.content is not None
-        return FRAME_BYTES + -(-message.dimension.bit_length() // 7) + len(message.content)
+        return frame_bytes(message.dimension) + len(message.content)
     return len(codec.encode(message))
