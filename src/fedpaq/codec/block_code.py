@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from fedpaq.arrays import AnyArray, Int64, UInt8
-from fedpaq.codec.frame import pack_varint, read_varint
+from fedpaq.codec.frame import pack_varint, read_side
 from fedpaq.codec.frequencies import CLASSES, CONTEXTS, STRIDE, TOTAL, decode_side, encode_side, normalise
 from fedpaq.codec.tokens import DIRECT, base_level, base_table, extra_bits, token_of, token_table
 from fedpaq.errors import WireFormatError
@@ -80,11 +80,9 @@ def _encode_compiled(kernels: Any, row: Levels) -> tuple[UInt8, Int64, bytes, by
 
 def decode(body: memoryview, dimension: int, levels: int) -> Levels:
     """Return the levels of a body; raises WireFormatError."""
-    length, at = read_varint(body, 0, "the side stream's length", len(body))
-    if length > len(body) - at:
-        raise WireFormatError("the payload ends inside its side stream; it is truncated")
-    classes, frequencies = decode_side(body[at : at + length], num_blocks(dimension), token_of(-levels) + 1)
-    data = body[at + length :]
+    side, at = read_side(body, 0)
+    classes, frequencies = decode_side(side, num_blocks(dimension), token_of(-levels) + 1)
+    data = body[at:]
     kernels = compiled.load("block_code")
     if kernels is None:
         signed, used = decode_tokens(bytes(data), dimension, classes, frequencies)

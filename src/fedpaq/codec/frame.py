@@ -113,6 +113,14 @@ def read_varint(data: memoryview, at: int, name: str, most: int) -> tuple[int, i
     return value, at
 
 
+def read_side(data: memoryview, at: int) -> tuple[memoryview, int]:
+    """Return (side stream, position after it), which begins with its length."""
+    length, at = read_varint(data, at, "the side stream's length", len(data))
+    if length > len(data) - at:
+        raise WireFormatError("the payload ends inside its side stream; it is truncated")
+    return data[at : at + length], at + length
+
+
 @functools.lru_cache(maxsize=64)  # every payload of a run has the same
 def pack_header(code: int, dimension: int) -> bytes:
     """Return the bytes of a frame before its content."""

@@ -141,7 +141,12 @@ def decode(payload: Any, *, dimension: int | None = None, key: Key | None = None
     A server should always pass the ``dimension`` it expects: a payload of a few bytes can announce any. Some
     quantizers draw what they need not send from the ``key`` of the update; they need it here again.
     """
-    header, code = _read_expected(payload, dimension, key)
+    header, code = _read(payload, dimension, key)
+    if dimension is None and header.dimension > TRUSTED_DIMENSION:
+        raise WireFormatError(
+            f"dimension={header.dimension} of the payload exceeds {TRUSTED_DIMENSION}; "
+            "pass dimension= to decode to accept it"
+        )
     return code.unpack(header)
 
 
@@ -154,19 +159,8 @@ def accumulate(payload: Any, total: Float64, weight: float = 1.0, *, key: Key | 
     require_total(total, np.size(total))  # any dimension: the payload must announce it
     if not (isinstance(weight, Real) and math.isfinite(weight)):
         raise ConfigError(f"weight={weight} is not finite; choose a finite number")
-    header, code = _read_expected(payload, total.size, key)
+    header, code = _read(payload, total.size, key)
     if code.add is not None:
         code.add(header, total, weight)
     else:
         code.unpack(header).add_to(total, weight)
-
-
-def _read_expected(payload: Any, dimension: int | None, key: Key | None) -> tuple[Header, Code]:
-    """Read the header; without an expectation, refuse one that asks for gigabytes."""
-    header, code = _read(payload, dimension, key)
-    if dimension is None and header.dimension > TRUSTED_DIMENSION:
-        raise WireFormatError(
-            f"dimension={header.dimension} of the payload exceeds {TRUSTED_DIMENSION}; "
-            "pass dimension= to decode to accept it"
-        )
-    return header, code

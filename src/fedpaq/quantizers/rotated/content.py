@@ -16,7 +16,7 @@ import numpy as np
 
 from fedpaq.arrays import Bools, Float64, Int16
 from fedpaq.codec import Code, Header, block_code, gap_code
-from fedpaq.codec.frame import pack_varint, read_varint
+from fedpaq.codec.frame import pack_varint, read_side, read_varint
 from fedpaq.errors import WireFormatError
 from fedpaq.quantizers.message import MAX_LEVELS
 from fedpaq.quantizers.nonzeros import collect
@@ -79,7 +79,7 @@ def decode(content: memoryview, dimension: int, key: Key | None = None) -> Rotat
     if mantissa_bits > MOST_MANTISSA_BITS:
         raise WireFormatError(f"mantissa bits of the payload exceed {MOST_MANTISSA_BITS}; it is corrupt")
     first, at = read_varint(content, at, "the first scale", (EXPONENTS << mantissa_bits) - 1)
-    side, at = _read_side(content, at) if blocks.count > 1 else (content[:0], at)
+    side, at = read_side(content, at) if blocks.count > 1 else (content[:0], at)
     levels = _read_levels(content[at:], blocks.padded, most, count)
     scales = _read_scales(side, first, mantissa_bits, np.asarray(levels.reshape(blocks.count, -1).any(axis=1)))
     message = RotatedMessage(blocks, levels, scales, mantissa_bits, most, count, key)
@@ -95,13 +95,6 @@ def _read_blocks(content: memoryview, dimension: int) -> tuple[Blocks, int, int]
         raise WireFormatError(f"blocks={number} of the payload do not fit dimension={dimension}; it is corrupt")
     count, at = read_varint(content, at, "the number of non-zeros", blocks.padded)
     return blocks, count, at
-
-
-def _read_side(content: memoryview, at: int) -> tuple[memoryview, int]:
-    length, at = read_varint(content, at, "the side stream's length", len(content))
-    if length > len(content) - at:
-        raise WireFormatError("the payload ends inside its side stream; it is truncated")
-    return content[at : at + length], at + length
 
 
 def _read_levels(body: memoryview, padded: int, most: int, count: int) -> Int16:
