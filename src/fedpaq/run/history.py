@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -155,8 +154,7 @@ def to_columns(runs: Sequence[Sequence[Record]]) -> dict[str, AnyArray]:
     """Return the records of several runs as flat columns, run after run; NaN stands for None."""
     records = [record for run in runs for record in run]
     columns: dict[str, AnyArray] = {
-        name: np.array([_or_nan(getattr(record, name)) for record in records], dtype)
-        for name, dtype in _COLUMNS.items()
+        name: np.array([getattr(record, name) for record in records], dtype) for name, dtype in _COLUMNS.items()
     }
     return {"records_per_run": np.array([len(run) for run in runs], np.int64), **columns}
 
@@ -187,10 +185,6 @@ def _record(round: int, local_steps: int, row: tuple[Any, ...]) -> Record:
 def _require_types(record: Record) -> None:
     for field, kind in _RECORD_TYPES.items():
         _require_type(field, getattr(record, field), kind)
-
-
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 def _require_type(name: str, value: object, kind: Any) -> None:

@@ -1,8 +1,7 @@
 """RunRecorder: prices and evaluates every round of every run, and adds the record to the run's state."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,23 +10,13 @@ from fedpaq.arrays import Float32, Int64
 from fedpaq.config import FedPAQConfig, require_function
 from fedpaq.hardware.devices import to_array
 from fedpaq.hardware.ranks import ALONE, Ranks
-from fedpaq.problems import Evaluation
 from fedpaq.run.history import Record
 from fedpaq.run.settings import RunSettings
 from fedpaq.run.state import RunState
 
 Callback = Callable[[int, Record, Float32], None]  # run, record, params (p,)
-BEFORE = Record(
-    round=0,
-    steps=0,
-    loss=None,
-    accuracy=None,
-    payload_bytes=0,
-    download_bytes=0,
-    upload_bits=0,
-    computation_seconds=0.0,
-    seconds=0.0,
-)
+Measured = dict[str, float | None]  # loss and accuracy of a record
+NOT_EVALUATED: Measured = {"loss": None, "accuracy": None}
 
 
 class RunRecorder:
@@ -45,14 +34,24 @@ class RunRecorder:
         alike = bool((state.params == state.params[0]).all())  # unless a downlink codes each run's first model
         found = self._evaluate(0, state.params[:1] if alike else state.params)
         for run in range(len(state.records)):
-            self._keep(state, run, _evaluated(BEFORE, found[0 if alike else run]))
+            record = Record(
+                round=0,
+                steps=0,
+                **found[0 if alike else run],
+                payload_bytes=0,
+                download_bytes=0,
+                upload_bits=0,
+                computation_seconds=0.0,
+                seconds=0.0,
+            )
+            self._keep(state, run, record)
 
     def round_done(
         self, state: RunState, runs: Int64, participants: Int64, payload_bytes: Int64, download_bytes: Int64
     ) -> None:
         """Record the last round of the given runs: participants and download_bytes (runs, r), payload_bytes (runs,)."""
         round, settings = state.rounds_done, self._settings
-        evaluations = self._evaluate(round, state.params if len(runs) == len(state.records) else state.params[runs])
+        found = self._evaluate(round, state.params if len(runs) == len(state.records) else state.params[runs])
         for row, run in enumerate(runs.tolist()):
             before, config = state.records[run][-1], settings.configs[run]
             bits = settings.counted_bits(int(payload_bytes[row]))
@@ -63,15 +62,13 @@ class RunRecorder:
             record = Record(
                 round=round,
                 steps=round * config.local_steps,
-                loss=None,
-                accuracy=None,
+                **found[row],
                 payload_bytes=before.payload_bytes + int(payload_bytes[row]),
                 download_bytes=before.download_bytes + int(download_bytes[row].sum()),
                 upload_bits=before.upload_bits + bits,
                 computation_seconds=before.computation_seconds + computing,
                 seconds=before.seconds + computing + sending,
             )
-            record = _evaluated(record, evaluations[row])
             if _is_finite(record, state.params[run]):
                 self._keep(state, run, record)
             else:
@@ -82,13 +79,17 @@ class RunRecorder:
         if self._callback is not None:
             self._callback(run, record, np.array(to_array(state.params[run])))  # its own: the state moves on
 
-    def _evaluate(self, round: int, params: Any) -> Sequence[Evaluation | None]:
+    def _evaluate(self, round: int, params: Any) -> list[Measured]:
         every = self._settings.evaluate_every
         if round != self._settings.num_rounds and (every == 0 or round % every):
-            return [None] * len(params)
+            return [NOT_EVALUATED] * len(params)
         found = self._settings.problem.evaluate_batch(params) if self._ranks.is_first else []
-        agreed = np.frombuffer(self._ranks.broadcast(_as_bytes(found)))  # so that all agree on which runs go on
-        return [_evaluation(*pair) for pair in agreed.reshape(-1, 2).tolist()]
+        pairs = np.array([(each.loss, each.accuracy) for each in found], np.float64)  # NaN for no accuracy
+        agreed = np.frombuffer(self._ranks.broadcast(pairs.tobytes()))  # so that all agree on which runs go on
+        return [
+            {"loss": loss, "accuracy": None if math.isnan(accuracy) else accuracy}
+            for loss, accuracy in agreed.reshape(-1, 2).tolist()
+        ]
 
     def _computing(self, config: FedPAQConfig, round: int, participants: Int64) -> float:
         """Return the modelled seconds of the slowest participant."""
@@ -110,21 +111,8 @@ class RunRecorder:
         )
 
 
-def _evaluated(record: Record, found: Evaluation | None) -> Record:
-    return record if found is None else replace(record, loss=found.loss, accuracy=found.accuracy)
-
-
 def _is_finite(record: Record, params: Any) -> bool:
     if record.loss is not None:
         return math.isfinite(record.loss)
     finite = np.isfinite(params) if isinstance(params, np.ndarray) else params.isfinite()
     return bool(finite.all())
-
-
-def _as_bytes(evaluations: Sequence[Evaluation]) -> bytes:
-    pairs = [(each.loss, math.nan if each.accuracy is None else each.accuracy) for each in evaluations]
-    return np.array(pairs, np.float64).tobytes()
-
-
-def _evaluation(loss: float, accuracy: float) -> Evaluation:
-    return Evaluation(loss, None if math.isnan(accuracy) else accuracy)
