@@ -99,9 +99,7 @@ class Task:
 
     def samples_per_step(self, clients: Int64) -> Int64:
         """Return how many samples each of ``clients`` uses in a step: B, or all that it has."""
-        if self.batch_size is None:
-            return self.problem.partition.sizes(clients)
-        return np.full(len(clients), self.batch_size)
+        return self.problem.partition.samples_per_step(clients, self.batch_size)
 
     def computing_seconds(self, setting: RoundSetting) -> float:
         """Return the mean seconds that a round's slowest client computes."""

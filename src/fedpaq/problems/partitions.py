@@ -57,6 +57,10 @@ class Partition:
             return np.diff(self.offsets)
         return self.offsets[clients + 1] - self.offsets[clients]
 
+    def samples_per_step(self, clients: Int64, batch_size: int | None) -> Int64:
+        """Return how many samples each of ``clients`` uses in a step: B, or for None all that it holds."""
+        return self.sizes(clients) if batch_size is None else np.full(len(clients), batch_size)
+
     def samples_of(self, client: int) -> Int64:
         """Return the sample numbers of one client."""
         return self.indices[self.offsets[client] : self.offsets[client + 1]]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedpaq.arrays import Float32, Int64
-from fedpaq.config import FedPAQConfig, require_function
+from fedpaq.config import require_function
 from fedpaq.hardware.devices import to_array
 from fedpaq.hardware.ranks import ALONE, Ranks
 from fedpaq.run.history import Record
@@ -55,8 +55,10 @@ class RunRecorder:
         for row, run in enumerate(runs.tolist()):
             before, config = state.records[run][-1], settings.configs[run]
             bits = settings.counted_bits(int(payload_bytes[row]))
-            computing = self._computing(config, round - 1, participants[row])
             price, clients = settings.cost_model, config.clients_per_round
+            per_step = settings.problem.partition.samples_per_step(participants[row], config.batch_size)
+            gradients = config.local_steps * per_step
+            computing = price.computation_seconds(config.seed, round - 1, participants[row], gradients)
             sending = price.communication_seconds(bits, settings.problem.dimension, clients)
             sending += price.download_seconds(download_bytes[row]) + price.round_seconds
             record = Record(
@@ -90,16 +92,6 @@ class RunRecorder:
             {"loss": loss, "accuracy": None if math.isnan(accuracy) else accuracy}
             for loss, accuracy in agreed.reshape(-1, 2).tolist()
         ]
-
-    def _computing(self, config: FedPAQConfig, round: int, participants: Int64) -> float:
-        """Return the modelled seconds of the slowest participant."""
-        per_step = (
-            self._settings.problem.partition.sizes(participants)
-            if config.batch_size is None
-            else np.full(len(participants), config.batch_size)
-        )
-        gradients = config.local_steps * per_step
-        return self._settings.cost_model.computation_seconds(config.seed, round, participants, gradients)
 
     def _why(self, state: RunState, run: int) -> str:
         losses = [record.loss for record in state.records[run] if record.loss is not None]
