@@ -72,7 +72,7 @@ class Pilot:
         self._uplink = choose_uplink(setting.quantizer, Mean(), task.problem)
         size = (len(step_sizes), len(seeds))
         self._configs = [[task.config(setting, step_size, seed) for seed in seeds] for step_size in step_sizes]
-        self._losses = np.full(size, task.initial_loss)
+        self.losses: Float64 = np.full(size, task.initial_loss)  # as watched: (candidates, seeds)
         self._up, self._down, self._sending = np.zeros(size), np.zeros(size), np.zeros(size)
         self._last_sending = 0.0  # of the last round, the mean over runs
         self._first = np.zeros(size, np.int64)  # the round in which a seed reached the target; 0: not yet
@@ -84,15 +84,10 @@ class Pilot:
         """The candidates still running."""
         return [candidate for candidate in self.candidates if candidate.alive]
 
-    @property
-    def losses(self) -> Float64:
-        """The watched losses (candidates, seeds)."""
-        return self._losses
-
     @cached_property
     def params(self) -> Float32:
         """x_k of every run (candidates, seeds, p); many pilots of a race never need it."""
-        return self._broadcast.params.reshape(*self._losses.shape, -1).copy()
+        return self._broadcast.params.reshape(*self.losses.shape, -1).copy()
 
     @cached_property
     def _broadcast(self) -> Broadcast:
@@ -143,8 +138,8 @@ class Pilot:
         ]
         self._sending[running] += sending
         self._last_sending = float(np.mean(sending))
-        self._losses[running] = self._task.losses(params)
-        self._first[running & (self._losses <= self._task.watched_target) & (self._first == 0)] = self.round
+        self.losses[running] = self._task.losses(params)
+        self._first[running & (self.losses <= self._task.watched_target) & (self._first == 0)] = self.round
         for row, candidate in enumerate(self.candidates):
             if candidate.alive:
                 self._record(row, candidate)
@@ -156,9 +151,9 @@ class Pilot:
 
     def _record(self, row: int, candidate: Candidate) -> None:
         computing, sending = self._task.computing_seconds(self.setting), self._sending[row]
-        candidate.losses.append(float(self._losses[row].mean()))
+        candidate.losses.append(float(self.losses[row].mean()))
         candidate.seconds.append(self.round * computing + float(sending.max()))
-        candidate.alive = bool(np.isfinite(self._losses[row]).all())
+        candidate.alive = bool(np.isfinite(self.losses[row]).all())
         if self._first[row].all():
             rounds = self._first[row]
             candidate.finish = Finish(

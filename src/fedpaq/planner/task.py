@@ -5,7 +5,7 @@ reports (``Problem.evaluate``): the mean over samples, not the theorems' mean ov
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -47,6 +47,9 @@ class Task:
     batch_size: int | None = 10
     max_steps: int = 2000
     watched_samples: int | None = WATCHED  # None: all
+    _step_seconds: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _upload_bytes: dict[Quantizer, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _first_download_bytes: dict[Downlink, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         require_positive("target_loss", self.target_loss)
@@ -163,18 +166,6 @@ class Task:
             received = broadcast.send(0, np.zeros(1, np.int64), np.zeros((1, 1), np.int64))
             self._first_download_bytes[downlink] = int(received[0, 0])
         return self._first_download_bytes[downlink]
-
-    @cached_property
-    def _step_seconds(self) -> dict[int, float]:
-        return {}
-
-    @cached_property
-    def _upload_bytes(self) -> dict[Quantizer, int]:
-        return {}
-
-    @cached_property
-    def _first_download_bytes(self) -> dict[Downlink, int]:
-        return {}
 
     def default_space(
         self, quantizers: Sequence[Quantizer | str] | None = None, downlinks: Sequence[Downlink | str] | None = None
