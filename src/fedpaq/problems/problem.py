@@ -238,8 +238,7 @@ class Problem:
         inputs = self.inputs.to(device)
         if inputs.device == self.inputs.device:  # "cuda" and "cuda:0" may be the same
             return self
-        moved = object.__new__(type(self))
-        moved.__dict__.update(self.__dict__)
+        moved = copy.copy(self)
         for name in ("_held_samples", "dense_data", "inputs", "targets", "loss"):
             moved.__dict__.pop(name, None)
         if self._held_samples is not None:
@@ -253,8 +252,7 @@ class Problem:
 
     def evaluated_on(self, samples: Int64) -> Problem:
         """Return this problem with the loss evaluated on the given samples only: cheap, for tuning."""
-        thinned = object.__new__(type(self))
-        thinned.__dict__.update(self.__dict__)
+        thinned = copy.copy(self)
         thinned._held_samples = torch.from_numpy(samples).to(self.inputs.device)
         return thinned
 
