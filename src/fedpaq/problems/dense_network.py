@@ -110,12 +110,10 @@ def _by_tracing(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -
     traced = tracing.known_loss(loss, tuple(_FUNCTIONS))
     kind = _loss_kind(loss) or (_FUNCTIONS[traced] if traced is not None else None)
     widths = _widths(linear)
-    sizes = {
-        CROSS_ENTROPY: (torch.int64, 1),
-        LOGISTIC: (targets.dtype, widths[-1]),
-        SQUARED: (targets.dtype, widths[-1]),
-    }
-    if kind is None or (targets.dtype, targets[0].numel()) != sizes[kind] or not _is_number(targets):
+    expected = (torch.int64, 1) if kind == CROSS_ENTROPY else (targets.dtype, widths[-1])
+    if kind is None or (targets.dtype, targets[0].numel()) != expected:
+        return None
+    if targets.dtype not in (torch.int64, torch.float32):
         return None
     return _compared(DenseNetwork(widths, kind), model, loss, inputs, targets)
 
@@ -152,10 +150,6 @@ def _compared(
 
 def _widths(linear: list[nn.Linear]) -> tuple[int, ...]:
     return (linear[0].in_features, *(layer.out_features for layer in linear))
-
-
-def _is_number(targets: Tensor) -> bool:
-    return targets.dtype in (torch.int64, torch.float32)
 
 
 def _are_plain(linear: list[nn.Linear]) -> bool:
