@@ -129,15 +129,15 @@ def _with_all_samples(task: Problem) -> Problem:
     """Return the problem with every held sample at every client: then f_i = f."""
     import numpy as np
 
-    from fedpaq.problems import Partition, Problem
+    from fedpaq.problems import Problem
+    from fedpaq.problems.partitions import shared
 
-    held = np.unique(task.partition.indices)
     return Problem(
         model=task.model,
         loss=task.loss,
         inputs=task.inputs,
         targets=task.targets,
-        partition=Partition(np.tile(held, task.num_clients), len(held) * np.arange(task.num_clients + 1)),
+        partition=shared(np.unique(task.partition.indices), task.num_clients),
         regularization=task.regularization,
         name=task.name,
         known=task.known,

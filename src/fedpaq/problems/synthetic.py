@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from fedpaq.arrays import Float64
 from fedpaq.config import require_int, require_positive
 from fedpaq.errors import ConfigError
-from fedpaq.problems.partitions import Partition, iid
+from fedpaq.problems.partitions import iid, shared
 from fedpaq.problems.problem import ExactConstants, Problem
 from fedpaq.problems.relu_network import zero_linear
 from fedpaq.randomness import Key, Purpose, normals, uniforms
@@ -71,7 +71,7 @@ def synthetic_quadratic(
         loss=mean_output,
         inputs=samples,
         targets=np.full(samples_per_client, -1.0, np.float32),  # -1: neither label, so no accuracy
-        partition=_shared(samples_per_client, num_clients),
+        partition=shared(np.arange(samples_per_client), num_clients),
         regularization=regularization,
         name="synthetic-quadratic",
         known=_constants(curvature.astype(np.float64), samples.astype(np.float64), regularization),
@@ -111,12 +111,6 @@ def synthetic_logistic(
         regularization=1.0 / num_samples if regularization is None else regularization,
         name="synthetic-logistic",
     )
-
-
-def _shared(num_samples: int, num_clients: int) -> Partition:
-    """Let every client hold all samples: 8 bytes per client and sample."""
-    offsets = np.arange(num_clients + 1, dtype=np.int64) * num_samples
-    return Partition(np.tile(np.arange(num_samples, dtype=np.int64), num_clients), offsets)
 
 
 def _constants(curvature: Float64, samples: Float64, regularization: float) -> ExactConstants:
