@@ -12,7 +12,7 @@ paper's words (docs/paper-errata.md, A1). With few samples per client that is on
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from fedpaq.config import MAX_STEPS, require_int, require_positive
 from fedpaq.errors import ConfigError, unknown_name
@@ -70,18 +70,15 @@ class Theorem:
     local_steps: int
     batch_size: int | None = 1
     variant: Variant = "as_stated"
+    _variants: ClassVar[tuple[Variant, ...]] = VARIANTS
 
     def __post_init__(self) -> None:
-        if self.variant not in self._variants():
-            raise unknown_name("variant", self.variant, self._variants())
+        if self.variant not in self._variants:
+            raise unknown_name("variant", self.variant, self._variants)
         require_int("num_clients", self.num_clients, 1)
         require_int("clients_per_round", self.clients_per_round, 1, self.num_clients)
         require_int("local_steps", self.local_steps, 1, MAX_STEPS)
         self.assumptions.with_batch(self.batch_size)
-
-    @classmethod
-    def _variants(cls) -> tuple[Variant, ...]:
-        return VARIANTS
 
     @property
     def _sigma2(self) -> float:

@@ -24,15 +24,16 @@ used, so the bound is this recursion, computed round by round. docs/theory.md ha
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 from fedpaq.config import require_int, require_positive
 from fedpaq.errors import ConfigError
-from fedpaq.theory.assumptions import Theorem, Variant, require_in_range
-from fedpaq.theory.strongly_convex import StronglyConvexStepSize
+from fedpaq.theory.assumptions import Variant, require_in_range
+from fedpaq.theory.strongly_convex import WithSchedule
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeterogeneousBound(Theorem):
+class HeterogeneousBound(WithSchedule):
     """A bound on E||x_k - x*||^2 under Theorem 1's schedule for clients with different losses.
 
     ``assumptions.smoothness`` is that of every client's loss, ``heterogeneity`` is zeta^2.
@@ -47,6 +48,7 @@ class HeterogeneousBound(Theorem):
 
     heterogeneity: float
     variant: Variant = "heterogeneous"
+    _variants: ClassVar[tuple[Variant, ...]] = ("heterogeneous",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,10 +74,6 @@ class HeterogeneousBound(Theorem):
         factor = self.after_round(1.0, eta, noiseless=True)
         return factor <= 1 - eta * self._mu * self.local_steps / 2
 
-    def step_size(self, start: int = 0) -> StronglyConvexStepSize:
-        """Return the schedule of Theorem 1; ``start=bound.first_round`` skips the rounds without a bound."""
-        return StronglyConvexStepSize(strong_convexity=self._mu, local_steps=self.local_steps, start=start)
-
     def curve(self, since: int, initial_error: float, rounds: int) -> list[float]:
         """Return the bound after 0, 1, ..., ``rounds`` rounds from round ``since`` on, from its E||x_k - x*||^2."""
         require_int("since", since, self.first_round)
@@ -97,12 +95,3 @@ class HeterogeneousBound(Theorem):
             spread = ((1 + eta * L) * math.sqrt(spread) + eta * zeta) ** 2 + eta**2 * noise
         moved = (1 if tau == 1 else 2) * eta**2 * (tau * squares + tau * noise / n)
         return mean_error + self._rho * spread + q / r * (spread + moved)
-
-    @classmethod
-    def _variants(cls) -> tuple[Variant, ...]:
-        return ("heterogeneous",)
-
-    @property
-    def _mu(self) -> float:
-        assert self.assumptions.strong_convexity is not None  # refused by __post_init__
-        return self.assumptions.strong_convexity

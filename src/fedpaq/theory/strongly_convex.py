@@ -56,8 +56,21 @@ class StronglyConvexStepSize:
         return 4.0 / (self.strong_convexity * ((round + self.start) * self.local_steps + 1))
 
 
+class WithSchedule(Theorem):
+    """What is about the schedule of Theorem 1; its assumptions have a mu, which ``__post_init__`` sees to."""
+
+    def step_size(self, start: int = 0) -> StronglyConvexStepSize:
+        """Return the schedule of Theorem 1; ``start=bound.first_round`` skips the rounds without a bound."""
+        return StronglyConvexStepSize(strong_convexity=self._mu, local_steps=self.local_steps, start=start)
+
+    @property
+    def _mu(self) -> float:
+        assert self.assumptions.strong_convexity is not None  # refused by __post_init__
+        return self.assumptions.strong_convexity
+
+
 @dataclass(frozen=True, kw_only=True)
-class StronglyConvexBound(Theorem):
+class StronglyConvexBound(WithSchedule):
     """Theorem 1 for one setting.
 
     >>> from fedpaq.theory.assumptions import Assumptions
@@ -114,10 +127,6 @@ class StronglyConvexBound(Theorem):
             terms.append(L**2 / (mu**2 * tau))
         return math.ceil(4 * max(terms))
 
-    def step_size(self, start: int = 0) -> StronglyConvexStepSize:
-        """Return the schedule of the theorem; ``start=bound.first_round`` skips the rounds without a bound."""
-        return StronglyConvexStepSize(strong_convexity=self._mu, local_steps=self.local_steps, start=start)
-
     def terms_at(
         self, round: int, initial_error: float, *, since: int | None = None
     ) -> tuple[float, float, float, float]:
@@ -160,11 +169,6 @@ class StronglyConvexBound(Theorem):
         if self.variant != "corrected":  # the sharper Lemma 2 needs eta <= 1 / L only
             needed.append(Condition(text="eta <= mu / L^2", left=eta, right=mu / L**2))
         return tuple(needed)
-
-    @property
-    def _mu(self) -> float:
-        assert self.assumptions.strong_convexity is not None  # refused by __post_init__
-        return self.assumptions.strong_convexity
 
     @property
     def _sampling_factor(self) -> float:
