@@ -48,20 +48,19 @@ def linear_model(full_loss: FullLoss) -> LinearModel | None:
         return None
     if len(labels) <= MOST_LABELS:
         firsts = [int(np.flatnonzero(label_of.ravel() == label)[0]) for label in range(len(labels))]
-        ranges = [_derivative_ranges(full_loss, sample) for sample in firsts]
+        lows, highs, slopes, floors = zip(*(_ranges(full_loss, sample) for sample in firsts), strict=True)
         shares = np.bincount(label_of.ravel(), weights=full_loss.weights)
-        floor = float(sum(share * r.floor for share, r in zip(shares, ranges, strict=True)))
-        curvature = min(r.curvature[0] for r in ranges), max(r.curvature[1] for r in ranges)
-        slope = max(r.slope for r in ranges)
+        floor = float(sum(share * low for share, low in zip(shares, floors, strict=True)))
+        curvature, slope = (min(lows), max(highs)), max(slopes)
     else:
         parabola = _parabola(full_loss)
         if parabola is None:
             return None
         (curvature, floor), slope = parabola, math.inf
-    gram, mean_square = _gram(full_loss)
-    return LinearModel(
-        curvature=curvature, slope=slope, floor=floor, spectrum=_ends_of_spectrum(gram), mean_square=mean_square
-    )
+    gram = _gram(full_loss)
+    eigenvalues: Any = scipy.linalg.eigvalsh(gram)
+    spectrum = max(0.0, float(eigenvalues[0])), float(eigenvalues[-1])
+    return LinearModel(curvature, slope, floor, spectrum, mean_square=float(np.trace(gram)))
 
 
 def client_smoothness(full_loss: FullLoss, linear: LinearModel) -> float:
@@ -109,15 +108,8 @@ def _is_affine(full_loss: FullLoss) -> bool:
     return bool(np.allclose(outputs[2], middle, atol=1e-9 * scale, rtol=0))
 
 
-@dataclass(frozen=True)
-class _Ranges:
-    curvature: tuple[float, float]
-    slope: float
-    floor: float
-
-
-def _derivative_ranges(full_loss: FullLoss, sample: int) -> _Ranges:
-    """Return the ranges of l, l' and l'' over all outputs, for the target of one sample."""
+def _ranges(full_loss: FullLoss, sample: int) -> tuple[float, float, float, float]:
+    """Return least and largest l'', largest |l'| and least l over all outputs, for the target of one sample."""
     target = full_loss.targets[sample : sample + 1]
     shape = torch.as_tensor(full_loss.outputs(np.zeros(full_loss.problem.dimension))).shape[1:]
 
@@ -132,15 +124,12 @@ def _derivative_ranges(full_loss: FullLoss, sample: int) -> _Ranges:
     values, slopes = values.detach(), slopes.detach()
     steepest = int(slopes.abs().argmax())
     grows = steepest in (0, GRID - 1) and abs(float(curvatures[steepest])) > 1e-9
-    return _Ranges(
-        curvature=(float(curvatures.min()), float(curvatures.max())),
-        slope=math.inf if grows else float(slopes.abs().max()),
-        floor=float(values.min()),
-    )
+    slope = math.inf if grows else float(slopes.abs().max())
+    return float(curvatures.min()), float(curvatures.max()), slope, float(values.min())
 
 
-def _gram(full_loss: FullLoss) -> tuple[Float64, float]:
-    """Return A = sum_j w_j a_j a_j^T and its trace."""
+def _gram(full_loss: FullLoss) -> Float64:
+    """Return A = sum_j w_j a_j a_j^T."""
     problem = full_loss.problem
     gram = np.zeros((problem.dimension, problem.dimension))
     start = 0
@@ -148,9 +137,4 @@ def _gram(full_loss: FullLoss) -> tuple[Float64, float]:
         weights = full_loss.weights[start : start + len(rows)]
         gram += (rows * weights[:, None]).T @ rows
         start += len(rows)
-    return gram, float(np.trace(gram))
-
-
-def _ends_of_spectrum(gram: Float64) -> tuple[float, float]:
-    eigenvalues: Any = scipy.linalg.eigvalsh(gram)
-    return max(0.0, float(eigenvalues[0])), float(eigenvalues[-1])
+    return gram
