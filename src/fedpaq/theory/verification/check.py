@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedpaq.arrays import AnyArray, Float64, Int64
-from fedpaq.config import require_int
+from fedpaq.config import FedPAQConfig, StepSize, require_int
 from fedpaq.theory.round_setting import RoundSetting
 
 MOST_SEEDS = 10**6
@@ -25,6 +25,16 @@ class CheckSetting(RoundSetting):
 
     def __post_init__(self) -> None:
         require_int("num_seeds", self.num_seeds, 2, MOST_SEEDS)
+
+    def config(self, total_steps: int, step_size: StepSize) -> FedPAQConfig:
+        """Return a run of so many local steps."""
+        return FedPAQConfig(
+            clients_per_round=self.clients_per_round,
+            local_steps=self.local_steps,
+            total_steps=total_steps,
+            batch_size=self.batch_size,
+            step_size=step_size,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""

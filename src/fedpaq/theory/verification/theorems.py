@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedpaq.arrays import Float64
-from fedpaq.config import FedPAQConfig, require_int
+from fedpaq.config import require_int
 from fedpaq.errors import ConfigError
 from fedpaq.problems import Problem
 from fedpaq.theory import Estimates, HeterogeneousBound, NonConvexBound, StronglyConvexBound, Variant
@@ -49,13 +49,7 @@ def check_strongly_convex(
     if num_rounds is None:
         num_rounds = 4 * latest
     require_int("num_rounds", num_rounds, latest - start + 1)
-    config = FedPAQConfig(
-        clients_per_round=setting.clients_per_round,
-        local_steps=setting.local_steps,
-        total_steps=num_rounds * setting.local_steps,
-        batch_size=setting.batch_size,
-        step_size=bounds[0].step_size(start),
-    )
+    config = setting.config(num_rounds * setting.local_steps, bounds[0].step_size(start))
     errors = squared_errors(
         problem, with_seeds(config, setting.num_seeds), estimates.optimum, quantizer=setting.quantizer
     )
@@ -108,13 +102,7 @@ def check_non_convex(
     curves: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
     for column, steps in enumerate(total_steps):
         bounds = [non_convex_bound(problem, estimates, setting, steps, variant) for variant in VARIANTS]
-        config = FedPAQConfig(
-            clients_per_round=setting.clients_per_round,
-            local_steps=setting.local_steps,
-            total_steps=steps,
-            batch_size=setting.batch_size,
-            step_size=bounds[0].step_size,
-        )
+        config = setting.config(steps, bounds[0].step_size)
         gradients[:, column] = mean_squared_gradients(
             problem, with_seeds(config, setting.num_seeds), quantizer=setting.quantizer
         )
