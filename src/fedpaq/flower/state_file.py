@@ -1,7 +1,7 @@
 """StateFile: the state of a run on disk, whole or absent. Nothing in a file is believed before it is checked."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -94,17 +94,18 @@ def _config(data: bytes) -> ConfigRecord:
 
 def _finite(values: Any) -> Any:
     """Return values with NaN and infinities as None: JSON has no word for them."""
-    if isinstance(values, dict):
-        return {key: _finite(value) for key, value in values.items()}
-    if isinstance(values, list):
-        return [_finite(value) for value in values]
-    return None if isinstance(values, float) and not math.isfinite(values) else values
+    return _each(values, lambda leaf: None if isinstance(leaf, float) and not math.isfinite(leaf) else leaf)
 
 
 def _numbers(values: Any) -> Any:
     """Return values with None as NaN, the inverse as far as there is one."""
+    return _each(values, lambda leaf: math.nan if leaf is None else leaf)
+
+
+def _each(values: Any, change: Callable[[Any], Any]) -> Any:
+    """Return dicts and lists with every leaf changed."""
     if isinstance(values, dict):
-        return {key: _numbers(value) for key, value in values.items()}
+        return {key: _each(value, change) for key, value in values.items()}
     if isinstance(values, list):
-        return [_numbers(value) for value in values]
-    return math.nan if values is None else values
+        return [_each(value, change) for value in values]
+    return change(values)
