@@ -88,9 +88,11 @@ class OpenRound:
 
     def heed(self, replies: Iterable[Message], downloads: Downloads | None) -> None:
         """Note what the clients say they hold now."""
-        for reply in replies if downloads is not None else ():
+        if downloads is None:
+            return
+        for reply in replies:
             client = self.client_of(reply)
-            if client is not None and downloads is not None:
+            if client is not None:
                 downloads.answered(client, protocol.record_in(reply))
 
     def close(
