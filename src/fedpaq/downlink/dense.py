@@ -21,10 +21,7 @@ class Dense:
     np.int64(78725)
     """
 
-    @property
-    def name(self) -> str:
-        """Label for history and tables."""
-        return "dense"
+    name: ClassVar[str] = "dense"
 
     def open(self, seeds: Sequence[int], num_clients: int, params: Float32) -> DenseBroadcast:
         """Return the downloads of some runs; there is nothing to remember."""
