@@ -135,9 +135,8 @@ def body_bytes(sample: Sample) -> Float64:
     for most in np.unique(largest[~in_blocks]):  # one compiled call for messages of the same levels
         rows = np.flatnonzero(~in_blocks & (largest == most))
         parts = np.concatenate([np.arange(ends[row], ends[row + 1]) for row in rows])
-        streams = gap_code.encode_nonzeros(
+        bodies[rows] = gap_code.measure_nonzeros(
             np.concatenate([[0], np.cumsum(counts[rows])]), sample.positions[parts], sample.values[parts],
             padded, int(most), padded,
         )  # fmt: skip
-        bodies[rows] = [len(stream) for stream in streams]
     return bodies
