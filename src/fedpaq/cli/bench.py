@@ -1,7 +1,7 @@
 """``fedpaq bench``: quick measurements on this machine."""
 
 import statistics
-import time
+import timeit
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -106,12 +106,7 @@ def measure(dimension: int, text: str, repeats: int) -> dict[str, Any]:
 
 def _median_seconds(function: Callable[[], Any], repeats: int) -> float:
     function()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    return statistics.median(timeit.repeat(function, number=1, repeat=repeats))
 
 
 def _text(value: Any) -> str:
