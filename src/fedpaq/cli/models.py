@@ -14,7 +14,7 @@ from fedpaq.cli.printing import progress_bar, table
 if TYPE_CHECKING:
     from fedpaq.experiments import Output
 
-COLOURS = {"holds": "green", "does not hold": "red"}
+COLOURS = {"holds": "green", "does not hold": "red", "tie": "yellow", "undecided": "yellow"}  # of verdicts
 
 
 def run_models(folder: Output, data_dir: Path | None, minutes: float | None, quiet: bool) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedpaq.cli.models import model_tables, run_models
+from fedpaq.cli.models import COLOURS, model_tables, run_models
 from fedpaq.cli.options import AsJson, DataDir, DownlinkBandwidth, RoundSeconds, StepSeconds, gradient_prices
 from fedpaq.cli.printing import grouped, line, progress_bar, show
 from fedpaq.config import require_positive
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from fedpaq.experiments import Figure, Output, PaperSetting
 
 WORTH_PROCESSES = 1e10  # gradients times their cost, about 20 seconds: starting processes takes some
-COLOURS = {"holds": "green", "does not hold": "red", "tie": "yellow", "undecided": "yellow"}
 
 
 def reproduce(
