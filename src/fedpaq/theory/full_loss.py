@@ -127,12 +127,9 @@ class FullLoss:
         return torch.as_tensor(np.asarray(values)).to(self._dtype)
 
     def _cast(self, held: Int64) -> tuple[Tensor, Tensor]:
-        return tuple(  # type: ignore[return-value]
-            values[torch.from_numpy(held)].to(self._dtype)
-            if values.is_floating_point()
-            else values[torch.from_numpy(held)]
-            for values in (self.problem.inputs, self.problem.targets)
-        )
+        chosen = (values[torch.from_numpy(held)] for values in (self.problem.inputs, self.problem.targets))
+        inputs, targets = (each.to(self._dtype) if each.is_floating_point() else each for each in chosen)
+        return inputs, targets
 
 
 def weigh_samples(partition: Partition) -> tuple[Int64, Float64]:
