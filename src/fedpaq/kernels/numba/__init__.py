@@ -44,15 +44,16 @@ class Kernel:
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the machine code for these arguments, on threads if there is much to do."""
-        kind = "" if self._by is None else arguments[self._by].dtype.char
-        code = self._compiled.get(kind) or self.compile(kind)
+        code = self._code_for(arguments)
         return code(*arguments) if self._jobs is None else spread(code, arguments, *self._jobs(*arguments))
 
     def alone(self, *arguments: Any) -> Any:
         """Call the machine code for all jobs at once, on this thread."""
+        return self._code_for(arguments)(*arguments, 0, self._jobs(*arguments)[0])
+
+    def _code_for(self, arguments: tuple[Any, ...]) -> Callable[..., Any]:
         kind = "" if self._by is None else arguments[self._by].dtype.char
-        code = self._compiled.get(kind) or self.compile(kind)
-        return code(*arguments, 0, self._jobs(*arguments)[0])
+        return self._compiled.get(kind) or self.compile(kind)
 
     def compile(self, kind: str) -> Callable[..., Any]:
         """Return the machine code of one signature, compiled if the disk does not have it."""
