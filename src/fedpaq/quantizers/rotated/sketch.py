@@ -58,9 +58,10 @@ class Sketch:
         factors = factors_of(energies)
         kernels = compiled.load("rotation")
         if kernels is None:
-            return cls(blocks, energies, factors, rotate_numpy(row, blocks, factors, key), plan.error, key, unbiased)
-        rotated = np.empty((blocks.count, blocks.size), np.float32)
-        kernels.rotate(row, blocks.length, blocks.turns, factors, key.seed, key.round, key.client, rotated)
+            rotated = rotate_numpy(row, blocks, factors, key)
+        else:
+            rotated = np.empty((blocks.count, blocks.size), np.float32)
+            kernels.rotate(row, blocks.length, blocks.turns, factors, key.seed, key.round, key.client, rotated)
         return cls(blocks, energies, factors, rotated, plan.error, key, unbiased)
 
     def message(self, bits: float) -> RotatedMessage:
