@@ -13,7 +13,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedpaq.errors import FedPAQError
 from fedpaq.experiments.models.arms import Arm
 from fedpaq.experiments.models.tasks import Task
 from fedpaq.experiments.models.trial import Bench, Result, Run, Trial, Tuning, from_json, to_json
@@ -148,6 +147,5 @@ def _start(device: str, data_dir: Path | None) -> None:
 
 
 def _perform(trial: Trial) -> Result:
-    if _bench is None:
-        raise FedPAQError("this process was not started as a worker")
+    assert _bench is not None  # ``_start`` made it
     return trial.perform(_bench)
