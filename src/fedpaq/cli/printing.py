@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
     TaskProgressColumn,
     TextColumn,
@@ -73,36 +74,28 @@ def line(text: str) -> Text:
 
 @contextmanager
 def at_work(what: str, *, quiet: bool = False) -> Iterator[None]:
-    """Show what is being done, and for how long, where nobody can tell how much is left; on standard error."""
-    console = Console(stderr=True)
-    with Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=quiet or not console.is_terminal,
-    ) as shown:
+    """Show what is being done, and for how long, where nobody can tell how much is left."""
+    with _progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), quiet=quiet) as shown:
         shown.add_task(what, total=None)
         yield
 
 
 @contextmanager
 def progress_bar(what: str, total: float | None = None, *, quiet: bool = False) -> Iterator[Callable[..., None]]:
-    """Yield the function that moves a bar: ``update(completed=, advance=, description=, detail=)``.
-
-    It is drawn on standard error, live in a terminal; where output is piped there is silence.
-    """
-    console = Console(stderr=True)
-    with Progress(
+    """Yield the function that moves a bar: ``update(completed=, advance=, description=, detail=)``."""
+    with _progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),
         TaskProgressColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[detail]}"),
-        console=console,
-        transient=True,
+        quiet=quiet,
         speed_estimate_period=300,  # steps differ in cost: a short memory would make the estimate jump
-        disable=quiet or not console.is_terminal,
     ) as bar:
         yield partial(bar.update, bar.add_task(what, total=total, detail=""))
+
+
+def _progress(*columns: ProgressColumn, quiet: bool, **settings: Any) -> Progress:
+    """Return a display on standard error, live in a terminal; where output is piped there is silence."""
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal, **settings)
