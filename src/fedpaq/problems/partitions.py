@@ -7,8 +7,7 @@ sampling of participants nor a round's work ever walks over all clients.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ class Partition:
 
     indices: Int64  # (samples held,)
     offsets: Int64  # (num_clients + 1,)
+    _copies: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("indices", "offsets"):
@@ -71,10 +71,6 @@ class Partition:
             indices, offsets = torch.from_numpy(self.indices), torch.from_numpy(self.offsets)
             self._copies[device] = indices.to(device), offsets.to(device)
         return self._copies[device]
-
-    @cached_property
-    def _copies(self) -> dict[torch.device, tuple[Tensor, Tensor]]:
-        return {}
 
     @classmethod
     def from_lists(cls, samples: Any) -> Partition:
