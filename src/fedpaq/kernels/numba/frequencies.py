@@ -4,16 +4,13 @@ import numpy as np
 from numba import types
 
 from fedpaq.kernels.numba import kernel
-from fedpaq.kernels.numba.adaptive_integers import get_integer, put_integer
-from fedpaq.kernels.numba.range_coder import ZERO, ends_well, get_start, put_end, put_start
+from fedpaq.kernels.numba.adaptive_integers import TABLE_SIZE, get_integer, put_integer
+from fedpaq.kernels.numba.range_coder import BODY, ZERO, ends_well, get_start, put_end, put_start
 
 CLASSES = 24
 CONTEXTS = 3
-TABLES_AT = 28 * 80  # TABLE_SIZE
 TOTAL = 4096
 LEFT_INTERVAL, BAD_CLASS, BAD_END, BAD_FREQUENCY = 1, 2, 3, 4
-
-_BODY = types.Array(types.uint8, 1, "C", readonly=True)
 
 
 @kernel("int64(uint8[::1], int64[:, ::1], int64, int32[::1], int64[::1], uint8[::1])")
@@ -38,12 +35,12 @@ def encode_side(classes, frequencies, tokens, initial, reciprocals, out):
             for token in range(tokens):
                 code = frequencies[table, token]
                 mean = 2 * (w0 + w1 + w2 + w3)
-                low, size, at = put_integer(low, size, at, out, states, reciprocals, ZERO + TABLES_AT, mean, code)
+                low, size, at = put_integer(low, size, at, out, states, reciprocals, ZERO + TABLE_SIZE, mean, code)
                 w0, w1, w2, w3 = w1, w2, w3, code
     return put_end(low, size, at, out)
 
 
-@kernel(types.int64(_BODY, types.uint8[::1], types.int64[:, ::1], types.int64, types.int32[::1], types.int64[::1]))
+@kernel(types.int64(BODY, types.uint8[::1], types.int64[:, ::1], types.int64, types.int32[::1], types.int64[::1]))
 def decode_side(body, classes, frequencies, tokens, initial, reciprocals):
     """Fill classes and frequencies (zeros before); return 0, or the kind of fault."""
     states = initial.copy()
@@ -68,7 +65,7 @@ def decode_side(body, classes, frequencies, tokens, initial, reciprocals):
             for token in range(tokens):
                 mean = 2 * (w0 + w1 + w2 + w3)
                 low, size, code, at, step = get_integer(
-                    low, size, code, at, body, states, reciprocals, ZERO + TABLES_AT, mean
+                    low, size, code, at, body, states, reciprocals, ZERO + TABLE_SIZE, mean
                 )
                 if step < 0:
                     return LEFT_INTERVAL

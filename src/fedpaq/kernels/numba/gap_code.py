@@ -3,14 +3,14 @@
 from numba import njit, types
 
 from fedpaq.kernels.numba import kernel
-from fedpaq.kernels.numba.adaptive_integers import get_decision, get_integer, put_decision, put_integer
-from fedpaq.kernels.numba.range_coder import ZERO, ends_well, get_start, put_end, put_start
+from fedpaq.kernels.numba.adaptive_integers import TABLE_SIZE, get_decision, get_integer, put_decision, put_integer
+from fedpaq.kernels.numba.range_coder import BODY, ZERO, ends_well, get_start, put_end, put_start
 
 GAP_WINDOW = 16
 MAGNITUDE_WINDOW = 8
 SIGNS = 12
 GAPS_AT = SIGNS
-MAGNITUDES_AT = SIGNS + 28 * 80
+MAGNITUDES_AT = SIGNS + TABLE_SIZE
 LEFT_INTERVAL, BEYOND_DIMENSION, BEYOND_LEVELS, BAD_END = 1, 2, 3, 4
 
 
@@ -74,11 +74,7 @@ def encode(ends, positions, values, dimension, levels, guess, initial, reciproca
         sizes[job] = put_nonzeros(positions[part], values[part], dimension, levels, guess, initial, reciprocals, room)
 
 
-# Payloads are immutable bytes, so the body is a read-only array.
-_BODY = types.Array(types.uint8, 1, "C", readonly=True)
-
-
-_DECODE = types.int64(_BODY, *[types.int64] * 3, types.int32[::1], types.int64[::1], types.int64[::1], types.int16[::1])
+_DECODE = types.int64(BODY, *[types.int64] * 3, types.int32[::1], types.int64[::1], types.int64[::1], types.int16[::1])
 
 
 @kernel(_DECODE)

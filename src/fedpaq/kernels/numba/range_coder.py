@@ -6,13 +6,14 @@ end of ``out`` writes nothing but keeps counting: the caller learns the size it 
 """
 
 import numpy as np
-from numba import njit
+from numba import njit, types
 
 TOP = 1 << 48
 BOTTOM = 1 << 40
 MASK = TOP - 1
 # numba compiles a function again for every literal that it is handed: these are no literals.
 ZERO, UNIT, WHOLE = np.int64(0), np.int64(1), np.int64(TOP)
+BODY = types.Array(types.uint8, 1, "C", readonly=True)  # what is decoded: payloads are immutable bytes
 
 
 @njit(inline="always")

@@ -4,11 +4,9 @@ from numba import types
 
 from fedpaq.kernels.numba import kernel
 from fedpaq.kernels.numba.adaptive_integers import get_integer, put_integer
-from fedpaq.kernels.numba.range_coder import ZERO, ends_well, get_start, put_end, put_start
+from fedpaq.kernels.numba.range_coder import BODY, ZERO, ends_well, get_start, put_end, put_start
 
 LEFT_INTERVAL, BEYOND_RANGE, BAD_END = 1, 2, 3
-
-_BODY = types.Array(types.uint8, 1, "C", readonly=True)
 
 
 @kernel("int64(int64[::1], int32[::1], int64[::1], uint8[::1])")
@@ -26,7 +24,7 @@ def encode(indices, initial, reciprocals, out):
     return put_end(low, size, at, out)
 
 
-@kernel(types.int64(_BODY, types.int64, types.int32[::1], types.int64[::1], types.int64[::1]))
+@kernel(types.int64(BODY, types.int64, types.int32[::1], types.int64[::1], types.int64[::1]))
 def decode(body, most, initial, reciprocals, indices):
     """Fill ``indices`` from its second entry on; return 0, or the kind of fault."""
     states = initial.copy()
