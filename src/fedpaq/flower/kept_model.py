@@ -59,11 +59,7 @@ class KeptModel:
     def receive(self, asked: ConfigRecord, frames: bytes, dimension: int) -> tuple[Float32, int]:
         """Return the server's model, and the frame that is kept of it; raise NeedsModel where it cannot be made."""
         download, frame, seed = download_in(asked, frames), _int(asked["frame"]), int(str(asked["seed"]))
-        held, params, why = NOTHING, None, ""
-        if download.held != NOTHING:
-            held, params, why = self._load()
-        if why:
-            raise NeedsModel(why)
+        held, params = self._load() if download.held != NOTHING else (NOTHING, None)
         try:
             made = receive(download, params, dimension, seed, frame, held)
         except WireFormatError as error:
@@ -72,18 +68,18 @@ class KeptModel:
             raise NeedsModel(f"the model made from {self.path.name} is not the server's")
         return made, self._keep(made, frame) if held != frame else frame
 
-    def _load(self) -> tuple[int, Float32 | None, str]:
-        """Return the frame and the model kept, or why there is none."""
+    def _load(self) -> tuple[int, Float32]:
+        """Return the frame and the model kept; raise NeedsModel where there is none."""
         try:
             header, arrays = checkpoint.unpack(self.path.read_bytes())
             params = arrays["params"]
             if header["run"] != self.run or params.dtype != np.float32 or params.ndim != 1:
-                return NOTHING, None, f"{self.path.name} is of another run"
-            return _int(header["frame"]), params, ""
-        except FileNotFoundError:
-            return NOTHING, None, f"{self.path.name} is not there"
+                raise NeedsModel(f"{self.path.name} is of another run")
+            return _int(header["frame"]), params
+        except FileNotFoundError as error:
+            raise NeedsModel(f"{self.path.name} is not there") from error
         except (OSError, CheckpointError, KeyError, TypeError, WireFormatError) as error:
-            return NOTHING, None, f"{self.path.name} cannot be read ({error})"
+            raise NeedsModel(f"{self.path.name} cannot be read ({error})") from error
 
     def _keep(self, params: Float32, frame: int) -> int:
         """Keep a model; return its frame, or NOTHING where the folder cannot be written."""
