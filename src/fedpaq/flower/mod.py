@@ -159,9 +159,8 @@ def _replace_model(
     trained = layout.read(record)
     message = quantizer.quantize(layout.update(trained, received), key=key)
     del reply.content[name]
-    records = protocol.upload_records(codec.encode(message), name, holds=holds, exact=layout.exact(trained))
-    for kind, put in records.items():
-        reply.content[kind] = put
+    exact = layout.exact(trained)
+    reply.content.update(protocol.upload_records(codec.encode(message), name, holds=holds, exact=exact))
 
 
 def _bytes(value: Any) -> bytes:
