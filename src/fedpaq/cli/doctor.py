@@ -59,12 +59,12 @@ def _devices() -> dict[str, str]:
 
 def _kernels() -> dict[str, str]:
     """Compile or load every kernel, and say what replaces a missing one."""
-    from fedpaq.kernels import numba as compiled
+    from fedpaq.kernels.numba import prepare
+    from fedpaq.kernels.numba.__main__ import KERNELS
 
-    names = sorted(path.stem for path in Path(compiled.__file__).parent.glob("[a-z]*.py"))
     if importlib.util.find_spec("numba") is None:
-        return dict.fromkeys(names, "numba is not installed: the NumPy twin does the work")
-    return {name: "ready" if compiled.prepare(name) else "missing" for name in names}
+        return dict.fromkeys(KERNELS, "numba is not installed: the NumPy twin does the work")
+    return {name: "ready" if prepare(name) else "missing" for name in KERNELS}
 
 
 def _data(data_dir: Path | None) -> dict[str, str]:
