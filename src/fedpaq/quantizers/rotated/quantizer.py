@@ -133,9 +133,8 @@ class Rotated:
         bits = body_bits(row.size, target)
         plan = allocate(squares, row.size, bits, self.blocks)
         promised = self.payload_bytes is not None
-        rival = None
-        if unbiased:
-            rival = better_levels(row, float(norm), float(magnitudes.sum()), target, plan.error, promised)
+        known = float(norm), float(magnitudes.sum()), target, plan.error
+        rival = better_levels(row, *known, promised) if unbiased else None
         if rival is not None:
             message = rival.quantize(row, key=key)
             if self.payload_bytes is None or payload_size(message) <= self.payload_bytes:
