@@ -131,7 +131,7 @@ def test_step_sizes_can_be_typed():
     ],
 )
 def test_the_fine_grid_goes_on_where_its_best_lies_at_an_end(fine, beyond):
-    assert tuning._beyond(fine, (4.0**-3, 4.0**-2)) == beyond
+    assert tuning._outwards(fine, 2**0.5, (4.0**-3, 4.0**-2)) == beyond
 
 
 losses = st.lists(st.one_of(st.none(), st.floats(0.0, 10.0)), min_size=1, max_size=3)
@@ -158,7 +158,7 @@ def test_the_best_step_size_is_the_smallest_of_those_with_the_least_mean(found):
     ],
 )
 def test_a_grid_grows_at_the_end_where_its_best_lies(tried, wider):
-    assert tuning._wider(tried, (1.0, 4.0, 16.0)) == wider
+    assert tuning._outwards(tried, 4, (1.0, 4.0, 16.0)) == wider
 
 
 @given(st.floats(1e-8, 1e8))

@@ -52,25 +52,25 @@ def tune(problem: Problem, settings: CurveSettings, advance: Advance) -> tuple[f
         return {eta: scores(paths[eta], settings.rule) for eta in step_sizes}
 
     try_out([round_to_4_digits(eta) for eta in settings.coarse], few)
-    while (wider := _wider(scored(paths), settings.coarse)) is not None:
+    while (wider := _outwards(scored(paths), 4, settings.coarse)) is not None:
         try_out([wider], few)
     centre = best(scored(paths))
     fine = [centre, *(round_to_4_digits(centre * factor) for factor in settings.fine)]
     try_out(fine[1:], seeds)
     try_out([centre], seeds[len(few) :])
-    while settings.rule == "steady" and (beyond := _beyond(scored(fine), settings.coarse)) is not None:
+    while settings.rule == "steady" and (beyond := _outwards(scored(fine), 2**0.5, settings.coarse)) is not None:
         try_out([beyond], seeds[len(paths.get(beyond, [])) :])
         fine.append(beyond)
     return best(scored(fine)), scored(paths)
 
 
-def _beyond(fine: Losses, coarse: Sequence[float]) -> float | None:
-    """Return the next step size of the fine grid if its best one lies at an end; if none will do, a smaller one."""
-    chosen = best(fine)
-    if chosen == min(fine) or math.isinf(mean_loss(fine[chosen])):
-        return round_to_4_digits(min(fine) / 2**0.5) if min(fine) > coarse[0] / WIDEST else None
-    if chosen == max(fine) and chosen < coarse[-1] * WIDEST:
-        return round_to_4_digits(chosen * 2**0.5)
+def _outwards(losses: Losses, factor: float, coarse: Sequence[float]) -> float | None:
+    """Return the next step size, a ``factor`` away, if the best one lies at an end; if none will do, a smaller one."""
+    chosen = best(losses)
+    if chosen == min(losses):
+        return round_to_4_digits(chosen / factor) if chosen > coarse[0] / WIDEST else None
+    if chosen == max(losses) and chosen < coarse[-1] * WIDEST:
+        return round_to_4_digits(chosen * factor)
     return None
 
 
@@ -92,7 +92,7 @@ def scores(paths: Sequence[Path | None], rule: str) -> list[float | None]:
 
 
 def best(losses: Losses) -> float:
-    """Return the step size with the lowest mean loss."""
+    """Return the step size with the lowest mean loss, the smallest where all are infinite."""
     return min(sorted(losses), key=lambda eta: mean_loss(losses[eta]))
 
 
@@ -128,15 +128,3 @@ def run(
         callback=lambda _, record, __: advance(setting.local_steps if record.round else 0),
         device=settings.device,
     )
-
-
-def _wider(losses: Losses, grid: Sequence[float]) -> float | None:
-    """Return the next step size outwards if the best one lies at an end of the grid."""
-    centre = best(losses)
-    if math.isinf(mean_loss(losses[centre])):
-        centre = min(losses)  # everything diverged: only smaller ones can help
-    if centre == min(losses) and centre > grid[0] / WIDEST:
-        return round_to_4_digits(centre / 4)
-    if centre == max(losses) and centre < grid[-1] * WIDEST:
-        return round_to_4_digits(centre * 4)
-    return None
