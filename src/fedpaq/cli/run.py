@@ -252,19 +252,18 @@ def _tables(histories: dict[str, History], ranks: Ranks, cost_model: CostModel) 
     fixed = f", {cost_model.round_seconds:g} s per round" if cost_model.round_seconds else ""
     charged = f"uploads{down}{fixed} and the slowest client{unit}"
     yield f"[dim]Time is modelled: {charged}. Executor: {first.executor}.[/dim]"
-    if ranks.size > 1:
-        yield from _traffic(ranks, histories)
+    if ranks.traffic.payloads:
+        yield _traffic(ranks, histories)
 
 
-def _traffic(ranks: Ranks, histories: dict[str, History]) -> Iterator[str]:
+def _traffic(ranks: Ranks, histories: dict[str, History]) -> str:
     """Say what the ranks exchanged, next to what a dense sum of float32 would have been."""
     from fedpaq.hardware.ranks import dense_bytes
 
     first = next(iter(histories.values()))
     rounds = sum(each.final.round for each in histories.values())
     dense = dense_bytes(4 * first.dimension, ranks.size)
-    if ranks.traffic.payloads:
-        yield (
-            f"{ranks.size} ranks: each received {format_bytes(ranks.traffic.payloads / rounds)} of payloads "
-            f"per round; a dense all-reduce of float32 takes {format_bytes(dense)}."
-        )
+    return (
+        f"{ranks.size} ranks: each received {format_bytes(ranks.traffic.payloads / rounds)} of payloads "
+        f"per round; a dense all-reduce of float32 takes {format_bytes(dense)}."
+    )
