@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from fedpaq.arrays import Float32, Int32
 from fedpaq.clients.steps import require_plain
 from fedpaq.clients.work import LocalWork
 from fedpaq.errors import ConfigError
@@ -29,7 +29,7 @@ class Dense:
 
     name: str = "dense"
 
-    def local_updates(self, problem: Problem, work: LocalWork) -> npt.NDArray[np.float32]:
+    def local_updates(self, problem: Problem, work: LocalWork) -> Float32:
         """Return x_{k,tau}^(i) - x_k for every job: (jobs, p)."""
         network, kernels = problem.dense_network, compiled.load("dense_network")
         if network is None or kernels is None:
@@ -81,7 +81,7 @@ def clients_together(widths: tuple[int, ...], steps: int, batch: int, decays: bo
     inputs, targets = rng.standard_normal((64, before), np.float32), np.ones((64, after), np.float32)
     samples = rng.integers(0, 64, (jobs, steps, batch))
 
-    def updates(together: int) -> npt.NDArray[np.int32]:
+    def updates(together: int) -> Int32:
         """Return the bits that the first layer alone gets."""
         found = np.empty((jobs, dimension), np.float32)
         kernels.local_updates.alone(

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from fedpaq.arrays import Int64
 from fedpaq.errors import DatasetError
 
 CLIENTS, MOST_BYTES = 80, 96 * 1024  # the longest files, and what is read of each
@@ -27,7 +27,7 @@ LEFT_OUT = {  # tests, programs, other people's packages: often not installed, o
 class Corpus:
     """Windows of bytes, file after file; those for the test come after all others."""
 
-    windows: npt.NDArray[np.int64]  # (windows, length + 1): the last byte is only predicted
+    windows: Int64  # (windows, length + 1): the last byte is only predicted
     sizes: list[int]  # training windows of each client
     name: str
 
