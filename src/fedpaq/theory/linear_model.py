@@ -12,6 +12,7 @@ Logistic regression is one: l'' in (0, 1/4], |l'| < 1.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,10 +79,7 @@ def _parabola(full_loss: FullLoss) -> tuple[tuple[float, float], float] | None:
 
     Targets may be all different. l'' is looked at for every sample, at outputs from -60 to 60.
     """
-    shape = torch.as_tensor(full_loss.outputs(np.zeros(full_loss.problem.dimension))).shape[1:]
-
-    def loss(z: Tensor, target: Tensor) -> Tensor:
-        return full_loss.problem.loss(z.reshape(1, *shape), target.unsqueeze(0))
+    loss = _loss_of_output(full_loss)
 
     def over_samples(function: Any, z: float) -> Tensor:
         outputs = torch.full((full_loss.num_samples,), z, dtype=torch.float64)
@@ -94,6 +92,12 @@ def _parabola(full_loss: FullLoss) -> tuple[tuple[float, float], float] | None:
         return None
     lowest = over_samples(loss, 0.0) - over_samples(torch.func.grad(loss), 0.0).square() / (2 * high)
     return (low, high), float(full_loss.weights @ lowest.double().numpy())
+
+
+def _loss_of_output(full_loss: FullLoss) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return l, a function of one sample's output and target."""
+    shape = torch.as_tensor(full_loss.outputs(np.zeros(full_loss.problem.dimension))).shape[1:]
+    return lambda z, target: full_loss.problem.loss(z.reshape(1, *shape), target.unsqueeze(0))
 
 
 def _is_affine(full_loss: FullLoss) -> bool:
@@ -110,15 +114,11 @@ def _is_affine(full_loss: FullLoss) -> bool:
 
 def _ranges(full_loss: FullLoss, sample: int) -> tuple[float, float, float, float]:
     """Return least and largest l'', largest |l'| and least l over all outputs, for the target of one sample."""
-    target = full_loss.targets[sample : sample + 1]
-    shape = torch.as_tensor(full_loss.outputs(np.zeros(full_loss.problem.dimension))).shape[1:]
-
-    def loss(z: Tensor) -> Tensor:
-        return full_loss.problem.loss(z.reshape(1, *shape), target)
-
+    loss, target = _loss_of_output(full_loss), full_loss.targets[sample]
     z = torch.linspace(-LARGEST_OUTPUT, LARGEST_OUTPUT, GRID, dtype=torch.float64).requires_grad_()
-    values = torch.func.vmap(loss)(z)  # torch.func.grad would import torch._dynamo, for a second
+    values = torch.func.vmap(loss, in_dims=(0, None))(z, target)
     nothing = 0.0 * z  # keeps a slope that does not depend on z differentiable
+    # torch.func.grad would import torch._dynamo, for a second
     (slopes,) = torch.autograd.grad((values + nothing).sum(), z, create_graph=True)
     (curvatures,) = torch.autograd.grad((slopes + nothing).sum(), z)
     values, slopes = values.detach(), slopes.detach()
