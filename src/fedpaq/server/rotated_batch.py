@@ -27,7 +27,7 @@ from fedpaq.kernels import cuda
 from fedpaq.quantizers import Message
 from fedpaq.quantizers.rotated import Rotated, RotatedMessage, plans
 from fedpaq.quantizers.rotated.allocation import body_bits, candidates
-from fedpaq.quantizers.rotated.decisions import Decisions, decide
+from fedpaq.quantizers.rotated.decisions import Decisions, decide, parts_of
 from fedpaq.quantizers.rotated.message import zero_message
 from fedpaq.quantizers.rotated.rival import (
     CARE,
@@ -159,9 +159,7 @@ class RotatedOnDevice:
             close = rotated  # at such rates the host looks at every update
         for start in range(0, int(close.sum()), FETCHED):
             some = np.flatnonzero(close)[start : start + FETCHED]
-            parts = [
-                np.ascontiguousarray(found[some, a : a + c.count]) for a, c in zip(firsts, self._cuts, strict=True)
-            ]
+            parts = parts_of(found, some, self._cuts, firsts)
             errors = plans.best_cuts(self._cuts, parts, totals[some], bits)[1]  # to the last bit
             some, errors = self._worth_fetching(some, norms[some], errors, target)
             rows = self._updates[some.tolist()].cpu().numpy()

@@ -59,6 +59,12 @@ def decide(cuts: Sequence[Blocks], energies: Float64, firsts: Sequence[int], tot
     return found
 
 
+def parts_of(energies: Float64, rows: Int64, cuts: Sequence[Blocks], firsts: Sequence[int]) -> list[Float64]:
+    """Return for each cut the energies of its blocks in some updates, contiguous: (rows, blocks)."""
+    pairs = zip(firsts, cuts, strict=True)
+    return [np.ascontiguousarray(energies[rows, first : first + cut.count]) for first, cut in pairs]
+
+
 def _decide_closely(
     found: Decisions, rows: Int64, cuts: Sequence[Blocks], energies: Float64, firsts: Sequence[int],
     totals: Float64, bits: float,
@@ -66,9 +72,7 @@ def _decide_closely(
     """Let the twin decide about some rows."""
     if not rows.size:
         return
-    parts = [
-        np.ascontiguousarray(energies[rows, first : first + cut.count]) for first, cut in zip(firsts, cuts, strict=True)
-    ]
+    parts = parts_of(energies, rows, cuts, firsts)
     found.best[rows], found.errors[rows] = plans.best_cuts(cuts, parts, totals[rows], bits)
     for number, cut in enumerate(cuts):
         at = np.flatnonzero(found.best[rows] == number)
