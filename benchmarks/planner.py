@@ -96,8 +96,8 @@ CASES = {
     ),
 }
 PRICED_RATIOS = {name: values for name, values in RATIOS.items() if PRICED.items() <= values.items()}
-CASES["mnist-low"] = replace(CASES["mnist"], target=0.035, max_steps=1000, networks=PRICED_RATIOS)
-CASES["fashion-low"] = replace(CASES["fashion"], target=0.6, max_steps=300, networks=PRICED_RATIOS)
+CASES["mnist-low"] = replace(CASES["mnist"], target=0.03, max_steps=2000, networks=PRICED_RATIOS)
+CASES["fashion-low"] = replace(CASES["fashion"], target=0.5, max_steps=400, networks=PRICED_RATIOS)
 
 
 class Grid:
