@@ -8,6 +8,7 @@ import pytest
 from fedpaq import Identity, Key, LowPrecision
 from fedpaq.errors import ConfigError
 from fedpaq.quantizers import RawMessage, check_quantizer
+from fedpaq.quantizers.check import quantize_all
 
 TRIALS = 200
 
@@ -122,6 +123,45 @@ def test_a_defect_is_found_and_named(quantizer, complaint):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_what_is_right_passes_whatever_the_seed(quantizer, seed):
     check_quantizer(quantizer, trials=TRIALS, seed=seed)
+
+
+class InBatches(HalfKept):
+    """Returns from ``quantize_batch`` what ``change`` makes of the messages."""
+
+    def __init__(self, change):
+        self._change = change
+
+    def quantize_batch(self, updates, keys):
+        return self._change(super().quantize_batch(updates, keys))
+
+
+BATCHES = [
+    (lambda messages: None, "returns NoneType from quantize_batch; return a list of messages"),
+    (iter, "returns list_iterator from quantize_batch; return a list of messages"),
+    (lambda messages: messages[1:], "returns [17] messages for [28] updates from quantize_batch; return one for each"),
+    (lambda messages: [None] * len(messages), r"gives NoneType as a message; return one that has dequantize\(\)"),
+]
+
+
+@pytest.mark.parametrize(("change", "complaint"), BATCHES)
+def test_a_batch_that_is_not_one_message_for_each_update_is_refused(change, complaint):
+    with pytest.raises(ConfigError, match=f"^quantizer 'mine' {complaint}$"):
+        check_quantizer(InBatches(change), trials=TRIALS)
+
+
+@pytest.mark.parametrize(("change", "complaint"), BATCHES)
+def test_a_run_refuses_such_a_batch_in_the_same_words(change, complaint):
+    with pytest.raises(ConfigError, match=f"^quantizer 'mine' {complaint}$"):
+        quantize_all(InBatches(change), np.zeros((2, 3), np.float32), [Key(seed=0), Key(seed=0, client=1)])
+
+
+def test_a_quantizer_that_returns_nothing_is_refused():
+    class Forgetful(HalfKept):
+        def quantize(self, update, *, key):
+            super().quantize(update, key=key)
+
+    with pytest.raises(ConfigError, match="gives NoneType as a message"):
+        check_quantizer(Forgetful(), trials=TRIALS)
 
 
 @pytest.mark.parametrize("trials", [99, 0, -1, 100.0])

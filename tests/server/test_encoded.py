@@ -42,6 +42,15 @@ def test_other_errors_of_a_quantizer_are_not_taken_for_divergence():
         quantize_or_mark_diverged(Broken(1), np.zeros((2, 3), np.float32), work_of(1, 2))
 
 
+def test_a_quantizer_that_returns_no_messages_is_named():
+    class Forgetful(fedpaq.LowPrecision):
+        def quantize_batch(self, updates, keys):
+            super().quantize_batch(updates, keys)
+
+    with pytest.raises(fedpaq.errors.ConfigError, match="returns NoneType from quantize_batch; return a list"):
+        quantize_or_mark_diverged(Forgetful(1), np.zeros((2, 3), np.float32), work_of(1, 2))
+
+
 def test_a_round_of_a_single_client_and_coordinate_is_carried():
     work = work_of(runs=1, per_run=1)
     for quantizer in QUANTIZERS:

@@ -5,6 +5,7 @@ quantizer fails about once in a million calls, and never for the same ``seed`` t
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ import numpy as np
 from fedpaq.arrays import Float32
 from fedpaq.config import require_instance_with, require_int
 from fedpaq.errors import ConfigError
-from fedpaq.randomness import Key, Purpose, normals
+from fedpaq.quantizers.message import QuantizedBatch
+from fedpaq.randomness import Key, Keys, Purpose, normals
 
 SIGMAS = 5.0
 DIMENSIONS = (1, 5, 300)
@@ -40,12 +42,33 @@ def check_quantizer(quantizer: Any, *, trials: int = 2000, seed: int = 0) -> Non
             _check_moments(quantizer, update * np.float32(scale), name, trials, seed)
 
 
+def quantize_all(quantizer: Any, updates: Float32, keys: Keys | Sequence[Key]) -> Any:
+    """Return the messages of ``quantize_batch``; raise ConfigError unless they are one for each update (r, p)."""
+    messages = quantizer.quantize_batch(updates, keys)
+    if not isinstance(messages, Sequence):
+        raise _fail(quantizer, f"returns {type(messages).__name__} from quantize_batch; return a list of messages")
+    if len(messages) != len(keys):
+        given = f"{len(messages)} messages for {len(keys)} updates"
+        raise _fail(quantizer, f"returns {given} from quantize_batch; return one for each")
+    if not isinstance(messages, QuantizedBatch):  # which would make its messages, one after another
+        for message in messages:
+            _require_message(quantizer, message)
+    return messages
+
+
+def _require_message(quantizer: Any, message: Any) -> None:
+    if not hasattr(message, "dequantize"):
+        raise _fail(quantizer, f"gives {type(message).__name__} as a message; return one that has dequantize()")
+
+
 def _fail(quantizer: Any, what: str) -> ConfigError:
     return ConfigError(f"quantizer {getattr(quantizer, 'name', quantizer)!r} {what}")
 
 
 def _check_zero(quantizer: Any, dimension: int) -> None:
-    zeros = quantizer.quantize(np.zeros(dimension, np.float32), key=Key(seed=0)).dequantize()
+    message = quantizer.quantize(np.zeros(dimension, np.float32), key=Key(seed=0))
+    _require_message(quantizer, message)
+    zeros = message.dequantize()
     if zeros.shape != (dimension,) or np.any(zeros != 0):
         raise _fail(quantizer, f"does not send zeros to zeros at dimension={dimension}")
 
@@ -55,7 +78,7 @@ def _check_keys_and_batches(quantizer: Any, update: Float32, seed: int) -> None:
     updates = np.stack([update * np.float32(client + 1) for client in range(8)])
     one_by_one = [quantizer.quantize(row, key=key) for row, key in zip(updates, keys, strict=True)]
     again = [quantizer.quantize(row, key=key) for row, key in zip(updates, keys, strict=True)]
-    batch = list(quantizer.quantize_batch(updates, keys))
+    batch = list(quantize_all(quantizer, updates, keys))
     if one_by_one != again:
         raise _fail(quantizer, "gives different messages for the same update and key")
     if one_by_one != batch:

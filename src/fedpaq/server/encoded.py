@@ -13,6 +13,7 @@ from fedpaq.arrays import Float32, Float64, Int64
 from fedpaq.clients.work import LocalWork, whole
 from fedpaq.errors import NonFiniteUpdateError
 from fedpaq.quantizers import Key, Message, Quantizer, RawMessage
+from fedpaq.quantizers.check import quantize_all
 from fedpaq.quantizers.update import as_float32
 from fedpaq.server.aggregation import Aggregation, RoundAccumulator
 from fedpaq.server.device_batch import device_batch
@@ -71,12 +72,12 @@ def quantize_or_mark_diverged(quantizer: Quantizer, updates: Any, work: LocalWor
         return messages, np.unique(work.run_of[~usable])
     keys = work.keys()
     try:
-        return quantizer.quantize_batch(updates, keys), np.zeros(0, np.int64)
+        return quantize_all(quantizer, updates, keys), np.zeros(0, np.int64)
     except NonFiniteUpdateError:
         rows = as_float32(updates).copy()
         bad = np.array([is_rejected(quantizer, row, key) for row, key in zip(rows, keys, strict=True)])
         rows[bad] = 0.0
-        return quantizer.quantize_batch(rows, keys), np.unique(work.run_of[bad])
+        return quantize_all(quantizer, rows, keys), np.unique(work.run_of[bad])
 
 
 def is_rejected(quantizer: Quantizer, update: Float32, key: Key) -> bool:
