@@ -36,7 +36,7 @@ def test_spaces_and_other_ways_to_write_it_are_understood():
     [
         ("low-precison:1", r"unknown quantizer 'low-precison'.*did you mean 'low-precision'"),
         ("", "unknown quantizer ''"),
-        ("low-precision", r"settings that do not fit; write low-precision:LEVELS,\[bucket_size=...\]"),
+        ("low-precision", r"settings that do not fit; write low-precision:LEVELS\[,bucket_size=...\]$"),
         ("low-precision:1,2,3", "settings that do not fit"),
         ("low-precision:1,width=3", "settings that do not fit"),
         ("low-precision:one", "'one' is not a number"),

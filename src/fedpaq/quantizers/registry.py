@@ -120,5 +120,5 @@ def _number(text: str, value: str) -> float:
 def _usage(name: str, kind: type[Any]) -> str:
     """Return how to write a quantizer's settings."""
     settings = fields(kind) if is_dataclass(kind) else ()
-    words = [field.name.upper() if at == 0 else f"[{field.name}=...]" for at, field in enumerate(settings)]
-    return f"{name}:{','.join(words)}" if words else name
+    words = [field.name.upper() if at == 0 else f"[,{field.name}=...]" for at, field in enumerate(settings)]
+    return f"{name}:{''.join(words)}" if words else name
