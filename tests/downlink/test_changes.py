@@ -125,5 +125,7 @@ def test_a_quantizer_that_would_lose_more_and_more_is_refused(settings):
 def test_a_texts_name_is_its_text():
     for text in ("dense", "rotated:1/rotated:8", "rotated:0.5/none", "none/none"):
         assert parse(text).name == text
-    with pytest.raises(ConfigError, match="unknown quantizer"):
+    with pytest.raises(ConfigError, match=r"unknown downlink 'dens'; known: dense, rotated, none .did you mean"):
         parse("dens")
+    with pytest.raises(ConfigError, match="unknown quantizer 'nine'"):
+        parse("rotated:1/nine")

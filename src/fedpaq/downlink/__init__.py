@@ -11,6 +11,8 @@ from fedpaq.arrays import AnyArray, Float32, Int64
 from fedpaq.config import require_instance_with
 from fedpaq.downlink.changes import Changes
 from fedpaq.downlink.dense import Dense
+from fedpaq.errors import unknown_name
+from fedpaq.quantizers.registry import find, names
 
 
 class Broadcast(Protocol):
@@ -52,6 +54,10 @@ def parse(text: str) -> Downlink:
     """
     if text.strip() == "dense":
         return Dense()
+    name = text.partition("/")[0].partition(":")[0].strip()
+    if name not in names():
+        coding = [each for each in names() if hasattr(find(each), "approximate")]
+        raise unknown_name("downlink", name, ["dense", *coding])
     return Changes(*(part.strip() for part in text.split("/", 1)))
 
 
