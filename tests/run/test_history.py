@@ -101,3 +101,16 @@ def test_a_file_that_is_no_text_is_refused(tmp_path):
     (tmp_path / "run.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="not a text file"):
         fedpaq.History.load(tmp_path / "run.json")
+
+
+@pytest.mark.parametrize("path", [None, 3, ""])
+def test_what_is_not_a_path_is_refused_on_the_way_out_and_in(logistic, config, path):
+    history = fedpaq.train(logistic, config)
+    for access in (history.save, fedpaq.History.load):
+        with pytest.raises(ConfigError, match=f"history={path!r} is not a path; write e.g. 'run.json'"):
+            access(path)
+
+
+def test_a_field_that_is_missing_is_named():
+    with pytest.raises(ConfigError, match="it has no 'format'"):
+        fedpaq.History.from_json("{}")

@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 import numpy as np
 
 from fedpaq.arrays import AnyArray, Float32
-from fedpaq.config import LARGEST
+from fedpaq.config import LARGEST, require_path
 from fedpaq.errors import ConfigError, DivergedError
 from fedpaq.storage import strict_json
 from fedpaq.storage.atomic_file import atomic_write
@@ -122,7 +122,9 @@ class History:
             )
             history._check()
             return history
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except KeyError as error:
+            raise ConfigError(f"not a history in the form {FORMAT!r}: it has no {error}") from error
+        except (ValueError, TypeError, AttributeError) as error:
             raise ConfigError(f"not a history in the form {FORMAT!r}: {error}") from error
 
     def _check(self) -> None:
@@ -138,11 +140,13 @@ class History:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the JSON in one step: a reader sees the old file or the whole new one."""
+        require_path("history", path, "run.json")
         atomic_write(path, self.to_json().encode("utf-8"))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> History:
         """Read a run written by ``save``."""
+        require_path("history", path, "run.json")
         try:
             text = Path(path).read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
