@@ -217,6 +217,16 @@ def test_an_interrupt_outside_a_run_is_told_with_code_130(monkeypatch):
     assert (ended.code, ended.out, ended.err) == (130, "", "fedpaq: interrupted\n")
 
 
+@pytest.mark.parametrize(("said", "shown"), [((), ""), (("8 GiB",), " (8 GiB)")])
+def test_memory_that_runs_out_is_called_so_even_where_python_says_nothing(monkeypatch, said, shown):
+    def full(_):
+        raise MemoryError(*said)
+
+    monkeypatch.setattr(sys.modules["fedpaq.cli.doctor"], "examine", full)
+    ended = fedpaq_main("doctor")
+    assert (ended.code, ended.err) == (2, f"fedpaq: error: out of memory; choose smaller sizes{shown}\n")
+
+
 def test_help_imports_neither_torch_nor_numba():
     code = (
         "import sys\nsys.argv = ['fedpaq', 'run', '--help']\nimport fedpaq.cli\n"

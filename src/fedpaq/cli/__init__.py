@@ -66,8 +66,10 @@ def main() -> None:
         code = app(prog_name="fedpaq", standalone_mode=False) or 0
     except UsageError as error:
         code = _refuse(_advice(error))
-    except (FedPAQError, MemoryError) as error:
+    except FedPAQError as error:
         code = _refuse(str(error))
+    except MemoryError as error:  # often without a word of its own
+        code = _refuse(f"out of memory; choose smaller sizes{f' ({error})' if str(error) else ''}")
     except OSError as error:  # a full disk, a folder that cannot be written
         code = _refuse(f"{error.filename or 'file'}: {error.strerror or error}")
     if code == INTERRUPTED:  # typer's word for a KeyboardInterrupt
