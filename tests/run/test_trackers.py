@@ -115,3 +115,25 @@ def test_a_missing_tracker_is_said_with_the_way_to_get_it(package, tmp_path, mon
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=rf"fedpaq\[{package}\]"):
         open_log(tmp_path / "board" if package == "tensorboard" else f"{package}:night")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_wandb_without_an_account_is_refused_with_what_to_set(tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb", reason="needs the extra 'wandb'")
+
+    def refuse(**_):
+        raise wandb.errors.UsageError("No API key configured.\nUse `wandb login` to log in.")
+
+    monkeypatch.setattr(wandb, "init", refuse)
+    said = r"^log='wandb:night' cannot be opened \(No API key configured. Use `wandb login` .*\); WANDB_MODE=offline"
+    with pytest.raises(ConfigError, match=said):
+        write("wandb:night")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_mlflow_store_that_does_not_answer_is_refused_with_what_to_set(monkeypatch):
+    pytest.importorskip("mlflow", reason="needs the extra 'mlflow'")
+    for name, value in {"TRACKING_URI": "http://127.0.0.1:9", "HTTP_REQUEST_MAX_RETRIES": "0"}.items():
+        monkeypatch.setenv(f"MLFLOW_{name}", value)
+    with pytest.raises(ConfigError, match=r"^log='mlflow:night' cannot be opened \(.*\); MLFLOW_TRACKING_URI says"):
+        open_log("mlflow:night")

@@ -26,6 +26,10 @@ def require(package: str, target: StrPath) -> None:
         )
 
 
+def _closed(target: str, error: Exception, advice: str) -> ConfigError:
+    return ConfigError(f"log={target!r} cannot be opened ({' '.join(str(error).split())}); {advice}")
+
+
 class Tracker(ABC):
     """What the trackers share: a writer per method, made at its first row, and closed at the end."""
 
@@ -93,9 +97,12 @@ class WandbLog(Tracker):
         import wandb
 
         id = None if self._run is None else f"{self._run}-{method}"
-        return wandb.init(
-            project=self._project, name=method, id=id, resume=None if id is None else "allow", reinit="create_new"
-        )
+        try:
+            return wandb.init(
+                project=self._project, name=method, id=id, resume=None if id is None else "allow", reinit="create_new"
+            )
+        except wandb.Error as error:
+            raise _closed(f"wandb:{self._project}", error, "WANDB_MODE=offline needs no account") from error
 
     def _write(self, writer: Any, step: int, numbers: dict[str, float]) -> None:
         writer.log(numbers, step=step)
@@ -108,12 +115,17 @@ class MlflowLog(Tracker):
     """An experiment of MLflow; a resumed run goes on in its own, and a round already there is not written twice."""
 
     def __init__(self, experiment: str, run: str | None) -> None:
+        from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
 
         super().__init__()
-        self._client, self._run = MlflowClient(), run
-        found = self._client.get_experiment_by_name(experiment)
-        self._experiment = self._client.create_experiment(experiment) if found is None else found.experiment_id
+        self._run = run
+        try:
+            self._client = MlflowClient()
+            found = self._client.get_experiment_by_name(experiment)
+            self._experiment = self._client.create_experiment(experiment) if found is None else found.experiment_id
+        except MlflowException as error:
+            raise _closed(f"mlflow:{experiment}", error, "MLFLOW_TRACKING_URI says where the store is") from error
 
     def _open(self, method: str, step: int) -> Any:
         tag = f"{self._run}-{method}"
