@@ -45,6 +45,14 @@ def test_json_equals_the_library(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("accounting", "shown"), [("payload", "uploads and"), ("elias", "uploads (counted as elias) and")]
+)
+def test_bits_that_are_not_those_of_the_upload_column_are_named(accounting, shown):
+    result = CliRunner().invoke(app, [*QUICK, "--no-compare", "--accounting", accounting], env={"COLUMNS": "120"})
+    assert f"Time is modelled: {shown} the slowest client" in result.output
+
+
+@pytest.mark.parametrize(
     ("short", "text"),
     [
         ([], "low-precision:1"),

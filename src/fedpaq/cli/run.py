@@ -250,7 +250,8 @@ def _tables(histories: dict[str, History], ranks: Ranks, cost_model: CostModel) 
     unit = "" if in_seconds else ", in units of one gradient"
     down = "" if cost_model.downlink_bandwidth is None else ", downloads"
     fixed = f", {cost_model.round_seconds:g} s per round" if cost_model.round_seconds else ""
-    charged = f"uploads{down}{fixed} and the slowest client{unit}"
+    counted = "" if cost_model.accounting == "payload" else f" (counted as {cost_model.accounting})"
+    charged = f"uploads{counted}{down}{fixed} and the slowest client{unit}"
     yield f"[dim]Time is modelled: {charged}. Executor: {first.executor}.[/dim]"
     if ranks.traffic.payloads:
         yield _traffic(ranks, histories)
