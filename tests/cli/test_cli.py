@@ -153,6 +153,7 @@ REFUSED = {
     ("plan", *QUADRATIC, "--target-loss", "4", "--ratio", "1", "--slow-factor", "9"): "add --slow-share, or leave it",
     ("plan", *QUADRATIC, "--target-loss", "4", "--ratio", "1", "--broadcast"): "add --downlink-bandwidth",
     ("run", "mnist-logistic", "--log", "rounds.txt"): "log='rounds.txt' has an unknown form",
+    ("reproduce", "mnist", "--output", "/dev/null"): "output='/dev/null' is not a folder; name one, new or from an",
     ("reproduce", "mnits"): "did you mean 'mnist'",
     ("reproduce", "mnist", "--downlink-bandwidth", "fast"): "downlink_bandwidth='fast' is not a rate",
     ("reproduce", "mnist", "--step-seconds", "9"): "step_seconds=9.0 has no effect without a price; add",

@@ -82,6 +82,8 @@ def reproduce(
         )
     folder = Output(output, device)
     is_new = not output.exists()
+    if not is_new and not output.is_dir():
+        raise ConfigError(f"output={str(output)!r} is not a folder; name one, new or from an earlier run")
     prices = gradient_prices(downlink_bandwidth, round_seconds, step_seconds, BATCH_SIZE)
     if with_models and any(prices.values()):
         raise ConfigError("models have no modelled time; reproduce them without prices")
