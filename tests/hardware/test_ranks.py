@@ -152,6 +152,12 @@ def test_the_command_line_under_torchrun_writes_what_one_process_writes(tmp_path
     assert fedpaq.History.load(output).to_json() == history.to_json()
 
 
+def test_what_ranks_exchanged_is_told_of_the_run_and_not_of_the_comparison():
+    command = ("-m", "fedpaq", "run", "mnist-logistic", "--total-steps", "10", "--clients-per-round", "5")
+    compared, alone = (torchrun(2, *command, *more).stdout for more in ([], ["--no-compare"]))
+    assert compared[compared.index("2 ranks:") :] == alone[alone.index("2 ranks:") :]
+
+
 @pytest.mark.parametrize("jobs", [1, 3, 25, 1000])
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
 def test_shares_are_even_and_cover_all_jobs_in_order(jobs, size):

@@ -148,6 +148,7 @@ def run(
         for name, method in methods.items():
             history = _train(name, task, config, {**settings, **method, "checkpoint": files[name]}, json, rounds)
             if not histories:
+                received = ranks.traffic.payloads  # in this run, before that of the comparison
                 history.raise_if_diverged()
                 if output is not None and ranks.is_first:
                     history.save(output)  # now: what follows is only the comparison, and it may fail
@@ -155,7 +156,7 @@ def run(
     if not ranks.is_first:
         return
     summary = {name: _summary(history) for name, history in histories.items()}
-    show(summary, json, lambda: _tables(histories, ranks, cost_model))
+    show(summary, json, lambda: _tables(histories, ranks, cost_model, received))
 
 
 def _checkpoints(path: Path | None, every: int, resume: bool) -> list[CheckpointPolicy | None]:
@@ -225,7 +226,7 @@ def _cells(history: History, in_seconds: bool) -> dict[str, str]:
     }
 
 
-def _tables(histories: dict[str, History], ranks: Ranks, cost_model: CostModel) -> Iterator[Any]:
+def _tables(histories: dict[str, History], ranks: Ranks, cost_model: CostModel, received: int) -> Iterator[Any]:
     in_seconds = cost_model.is_in_seconds
     first, *others = histories.values()
     config, name = first.config, next(iter(histories))
@@ -253,18 +254,16 @@ def _tables(histories: dict[str, History], ranks: Ranks, cost_model: CostModel) 
     counted = "" if cost_model.accounting == "payload" else f" (counted as {cost_model.accounting})"
     charged = f"uploads{counted}{down}{fixed} and the slowest client{unit}"
     yield f"[dim]Time is modelled: {charged}. Executor: {first.executor}.[/dim]"
-    if ranks.traffic.payloads:
-        yield _traffic(ranks, histories)
+    if received:
+        yield _traffic(ranks, first, received)
 
 
-def _traffic(ranks: Ranks, histories: dict[str, History]) -> str:
-    """Say what the ranks exchanged, next to what a dense sum of float32 would have been."""
+def _traffic(ranks: Ranks, history: History, received: int) -> str:
+    """Say what the ranks exchanged in a run, next to what a dense sum of float32 would have been."""
     from fedpaq.hardware.ranks import dense_bytes
 
-    first = next(iter(histories.values()))
-    rounds = sum(each.final.round for each in histories.values())
-    dense = dense_bytes(4 * first.dimension, ranks.size)
+    dense = dense_bytes(4 * history.dimension, ranks.size)
     return (
-        f"{ranks.size} ranks: each received {format_bytes(ranks.traffic.payloads / rounds)} of payloads "
+        f"{ranks.size} ranks: each received {format_bytes(received / history.final.round)} of payloads "
         f"per round; a dense all-reduce of float32 takes {format_bytes(dense)}."
     )
