@@ -131,3 +131,13 @@ def test_the_sixth_figure_has_curves_verdicts_and_a_picture_of_its_own(small_rat
     result = CliRunner().invoke(app, ["reproduce", "rates", "-o", str(tmp_path)], env={"COLUMNS": "90"})
     assert "Rotated, judged" in result.stdout and "paper's claims" not in result.stdout
     assert "rates-fashion" in result.stdout and "float32" in result.stdout
+
+
+def test_an_interrupt_is_told_with_the_way_to_go_on(small_paper, tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedpaq.experiments.run_figure", interrupted)
+    ended = CliRunner().invoke(app, ["reproduce", "small", "-o", str(tmp_path)])
+    assert ended.exit_code == 130
+    assert ended.stderr.endswith("fedpaq: interrupted; the same command goes on with what is missing\n")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedpaq.cli.interrupts import orderly_end
 from fedpaq.cli.models import COLOURS, model_tables, run_models
 from fedpaq.cli.options import AsJson, DataDir, DownlinkBandwidth, RoundSeconds, StepSeconds, gradient_prices
 from fedpaq.cli.printing import grouped, line, progress_bar, show
@@ -91,13 +92,14 @@ def reproduce(
     if any(prices.values()):
         folder = PricedOutput(**vars(folder), **prices)
         chosen = [folder.price(figure) for figure in chosen]
-    missing = _run_all(chosen, folder, data_dir, quiet or json) if chosen else []
     wanted, all_done = len(chosen) + with_models, True
-    if with_models:
-        try:
-            all_done = run_models(folder, data_dir, minutes, quiet or json)
-        except DatasetError as error:
-            missing.append(f"models were not run: {error}")
+    with orderly_end("the same command goes on with what is missing"):
+        missing = _run_all(chosen, folder, data_dir, quiet or json) if chosen else []
+        if with_models:
+            try:
+                all_done = run_models(folder, data_dir, minutes, quiet or json)
+            except DatasetError as error:
+                missing.append(f"models were not run: {error}")
     for problem in missing:
         typer.echo(f"fedpaq: error: {problem}", err=True)
     if len(missing) < wanted:
