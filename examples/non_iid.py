@@ -23,14 +23,14 @@ PARTITIONS = {
 def main(total_steps: int) -> None:
     """Print the final loss for each partition and number of local steps."""
     steps = [tau for tau in (1, 5, 20) if total_steps % tau == 0]
-    print(f"{'final loss':20}" + "".join(f"tau={tau:<8}" for tau in steps))
+    print(f"{'final loss':22}" + "".join(f"tau={tau:<8}" for tau in steps))
     for name, options in PARTITIONS.items():
         problem = fedpaq.problems.load("mnist-logistic", num_clients=50, seed=0, **options)
         losses = []
         for tau in steps:
             config = fedpaq.FedPAQConfig(clients_per_round=10, local_steps=tau, total_steps=total_steps, step_size=0.2)
             losses.append(fedpaq.train(problem, config, quantizer=fedpaq.LowPrecision(levels=4)).final.loss)
-        print(f"{name:20}" + "".join(f"{loss:<12.4f}" for loss in losses))
+        print(f"{name:22}" + "".join(f"{loss:<12.4f}" for loss in losses))
 
 
 if __name__ == "__main__":

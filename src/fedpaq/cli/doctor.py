@@ -12,7 +12,7 @@ from fedpaq.cli.options import AsJson, DataDir
 from fedpaq.cli.printing import grouped, show
 from fedpaq.errors import DatasetError
 
-ADVICE = {"incomplete": "; see `fedpaq data check`", "not found": "; see `fedpaq data`"}
+ADVICE = {"incomplete": "; see `fedpaq data check`", "not found": "; see `fedpaq data list`"}
 PACKAGES = ("fedpaq", "numpy", "torch", "numba", "scipy", "matplotlib", "plotly", "flwr", "triton")
 
 

@@ -299,6 +299,6 @@ def _comparison(check: Check) -> Iterator[str]:
             continue
         verdict = "under" if bound.verdict == "holds" else "[red]ABOVE[/red]"
         where = "" if bound.first_round is None else f" from round {bound.first_round} on"
-        yield f"  {name}: {verdict} the bound{where}; the measured error is at most {bound.worst_ratio:.2g} times it"
+        yield f"  {name}: {verdict} the bound{where}; measured over bound: {bound.worst_ratio:.2g} at most"
     if check.slope is not None:
         yield f"  slope {check.slope.value:.2f} [{check.slope.low:.2f}, {check.slope.high:.2f}]"
