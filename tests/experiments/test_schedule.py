@@ -152,7 +152,7 @@ def test_there_is_a_process_for_each_core_up_to_four_and_one_for_a_gpu(monkeypat
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)],
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)],
     ids=["SIGINT", "SIGTERM", "SIGKILL"],
 )
 def test_a_signal_to_the_command_ends_every_process_and_leaves_whole_files(number, code, tmp_path, request):
