@@ -47,7 +47,7 @@ class Rotated:
     """Round in a random basis: ``bits`` a coordinate on average, or ``payload_bytes`` at most.
 
     ``blocks`` are as many as make the error least. ``blocks=1`` spreads the error evenly over the coordinates:
-    it is larger, but at few bits networks train better with it (docs/quantizers.md).
+    it is larger, but at few bits it harms training less (docs/quantizers.md).
 
     >>> message = Rotated(bits=0.5).quantize(np.ones(1000, np.float32), key=Key(seed=0))
     >>> message.dequantize().shape
